@@ -1,0 +1,1 @@
+"""Worst cases: limits, inference, grades, and the known sites."""

@@ -1,0 +1,18 @@
+"""The one error a person sees: what happened, what to do, and the exit code."""
+
+from __future__ import annotations
+
+
+class WstraceError(Exception):
+    """A mistake in what wstrace was given. The CLI prints it as two lines and exits.
+
+    `message` says what is wrong, `hint` what to do about it. `exit_code` is 2 (usage,
+    unreadable input) unless the contract of a command says otherwise.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(f"{message}\n{hint}")
+        self.message = message
+        self.hint = hint

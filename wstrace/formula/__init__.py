@@ -1,0 +1,1 @@
+"""The integer expression language, and the slicer that reads formulas out of source."""

@@ -1,0 +1,1 @@
+"""Reporters, one a module."""

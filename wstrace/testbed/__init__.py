@@ -1,0 +1,1 @@
+"""A tiny model, and a vLLM plugin that gives the CPU engine what GPU workers have."""

@@ -1,0 +1,403 @@
+"""Record types of a trace file, one JSON object a line.
+
+Every record has a tag `t`. Sizes are bytes, addresses are integers, `ns` is
+`time.monotonic_ns()` of the process (the header holds a pair of clocks to convert it).
+Readers ignore fields that they do not know, so that fields can be added; a field never
+changes its meaning within one `FORMAT`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+FORMAT: Final = 1
+
+Phase = Literal[
+    "init",
+    "load",
+    "profile",
+    "graph-estimate",
+    "kv-init",
+    "warmup",
+    "capture",
+    "post-lock-warmup",
+    "serving",
+    "unlocked",
+    "sleep",
+    "shutdown",
+]
+WARMUP_PHASES: Final[frozenset[Phase]] = frozenset(
+    ("init", "load", "profile", "graph-estimate", "kv-init", "warmup", "capture", "unlocked")
+)
+
+Limit = int | str | bool | list[int] | None
+
+
+class Slot(msgspec.Struct, frozen=True, order=True):
+    """(ubatch, lane): the owner of one arena."""
+
+    ubatch: int = 0
+    lane: int = 0
+
+
+class Ranks(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
+    """Where a worker stands in each parallel group; None where unknown."""
+
+    dp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    dcp: int | None = None
+    rank: int | None = None
+    node: int | None = None
+
+
+class Record(msgspec.Struct, tag_field="t", omit_defaults=True, kw_only=True):
+    """Base of all records."""
+
+    ns: int = 0
+
+
+class Header(Record, tag="header"):
+    """First record of every file: which process wrote it, with what."""
+
+    format: int
+    run: str
+    wstrace: str
+    vllm: str | None = None
+    torch: str | None = None
+    python: str = ""
+    host: str = ""
+    pid: int = 0
+    role: str = ""
+    wall_ns: int = 0
+    argv: list[str] = []
+    on_growth: str = "raise"
+    reserve: str | None = None
+    parent: str | None = None
+
+
+class Worker(Record, tag="worker"):
+    """Written in init_device by every worker: ranks, group sizes and the config's limits.
+
+    `limits` are the names that reserve formulas and bounds may use; a later `limits`
+    record replaces the values it names.
+    """
+
+    ranks: Ranks
+    world: Ranks
+    limits: dict[str, Limit]
+    runner: str = ""
+    digest: str = ""
+
+
+class Limits(Record, tag="limits"):
+    """Config values that changed after init_device (auto-fit, graph sizes, block size)."""
+
+    limits: dict[str, Limit]
+
+
+class Hook(Record, tag="hook"):
+    """A hook that was set, or that stood down and why."""
+
+    name: str
+    set: bool
+    why: str = ""
+
+
+class Manager(Record, tag="manager"):
+    """A WorkspaceManager was made (`event` init) or dropped (reset)."""
+
+    event: Literal["init", "reset"] = "init"
+    id: int = 0
+    num_ubatches: int = 1
+    num_lanes: int = 1
+    device: str = ""
+
+
+class PhaseChange(Record, tag="phase"):
+    """The process entered `phase`."""
+
+    phase: Phase
+    step: int = 0
+    why: str = ""
+
+
+class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One scheduled request of a step, as the scheduler saw it. No ids, no tokens."""
+
+    scheduled: int
+    computed: int
+    new: bool = False
+    draft: int = 0
+
+
+class Step(msgspec.Struct, omit_defaults=True):
+    """Scheduler state of the step in which something happened."""
+
+    index: int
+    kind: Literal["real", "dummy", "idle", "warmup"] = "real"
+    total_tokens: int = 0
+    num_reqs: int = 0
+    draft_tokens: int = 0
+    requests: list[Request] = []
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """One buffer of a get_simultaneous call."""
+
+    shape: list[int]
+    dtype: str
+    bytes: int
+
+
+class Leaf(msgspec.Struct, omit_defaults=True):
+    """A name of a provenance formula.
+
+    kind `constant`: cannot change while this config runs (attributes set in a constructor,
+    literals, config fields). `driver`: bound by source to scheduler quantity `role`.
+    `unbound`: a number whose origin the slicer could not follow; `why` says where it stopped.
+    """
+
+    name: str
+    kind: Literal["constant", "driver", "unbound"]
+    value: int | None = None
+    role: str | None = None
+    source: str = ""
+    where: str = ""
+    why: str = ""
+
+
+class Provenance(msgspec.Struct, omit_defaults=True):
+    """Where a shape came from: a closed formula for the request's bytes, or where it stopped.
+
+    `formula` is in the expression language over the names of `leaves`. `statements` are the
+    lines of source that made the numbers, innermost first, as `file:line: text`.
+    """
+
+    formula: str | None = None
+    leaves: list[Leaf] = []
+    statements: list[str] = []
+    stopped: str | None = None
+
+
+class Site(Record, tag="site"):
+    """A call site, written once a process and given a small id.
+
+    The identity is (file, function): `file` as far as it is stable across machines (the path
+    below the last `site-packages`, or the base name), `function` the qualified name. `line`
+    is only a hint. `caller` is vLLM's own caller string.
+    """
+
+    id: int
+    file: str
+    function: str
+    line: int
+    caller: str
+    path: str = ""
+
+
+class Ask(Record, tag="request"):
+    """One novel get_simultaneous call (new site, bytes, slot, phase or maximum).
+
+    Call it a request as vLLM's users do; the class is named Ask because a scheduler's
+    request is one too.
+    """
+
+    site: int
+    slot: Slot
+    bytes: int
+    arena: int
+    phase: Phase
+    step: Step | None = None
+    generation: int = 0
+    address: int = 0
+    locked: bool = False
+    capturing: bool = False
+    graph: int | None = None
+    stream: int = 0
+    cudagraph_mode: str = ""
+    layer: str = ""
+    specs: list[Spec] = []
+    stack: list[str] = []
+    provenance: Provenance | None = None
+    thread: int = 0
+    manager: int = 0
+
+
+class Growth(Record, tag="growth"):
+    """An arena was replaced. `after` is its new size; `forced` marks growth that the lock
+    would have refused and `--on-growth grow` allowed. `site` is None for a reserve."""
+
+    site: int | None = None
+    slot: Slot
+    before: int
+    after: int
+    phase: Phase
+    step: Step | None = None
+    generation: int = 0
+    address: int = 0
+    old_address: int = 0
+    locked: bool = False
+    capturing: bool = False
+    forced: bool = False
+    reserve: bool = False
+    kept_bytes: int = 0
+    window: Literal["counted", "not counted", "unknown"] = "unknown"
+    manager: int = 0
+
+
+class Failure(Record, tag="failure"):
+    """vLLM refused: a locked arena, a missing persistent resource, a layer's own check."""
+
+    kind: Literal["arena", "persistent", "layer", "memory"]
+    site: int | None = None
+    slot: Slot
+    required: int | None = None
+    arena: int | None = None
+    phase: Phase
+    step: Step | None = None
+    key: str = ""
+    layer: str = ""
+    survived: bool = False
+    text: str = ""
+    manager: int = 0
+
+
+class Lock(Record, tag="lock"):
+    """lock() or unlock() was called; `sizes` are the arenas' bytes by slot."""
+
+    event: Literal["lock", "unlock"]
+    slots: list[Slot]
+    sizes: list[int]
+    phase: Phase
+    step: int = 0
+    manager: int = 0
+
+
+class Capture(Record, tag="capture"):
+    """A CUDA graph capture ended (or its graph was released, event `release`).
+
+    `generations` are those of the slots requested while capturing, by slot order of `slots`.
+    A throwaway graph (profile_cudagraph_memory) never serves.
+    """
+
+    event: Literal["end", "release"] = "end"
+    graph: int = 0
+    throwaway: bool = False
+    slots: list[Slot] = []
+    generations: list[int] = []
+
+
+class Persistent(Record, tag="persistent"):
+    """A persistent resource was made in a slot."""
+
+    site: int | None = None
+    slot: Slot
+    key: str
+    phase: Phase
+    bytes: int | None = None
+
+
+class View(Record, tag="view"):
+    """`--check-views`: a view taken at `generation` outlived a growth or the next request."""
+
+    site: int
+    slot: Slot
+    generation: int
+    now: int
+    why: Literal["growth", "next request"]
+    bytes: int = 0
+    phase: Phase = "serving"
+
+
+class Count(msgspec.Struct, frozen=True, array_like=True):
+    """Calls of one (site, slot) in one phase so far, and the largest request among them."""
+
+    site: int
+    slot: Slot
+    phase: Phase
+    calls: int
+    max_bytes: int
+
+
+class Counts(Record, tag="counts"):
+    """Cumulative counters that changed since the last such record; at most one a second."""
+
+    step: int
+    steps_real: int = 0
+    max_tokens: int = 0
+    max_reqs: int = 0
+    max_computed: int = 0
+    counts: list[Count] = []
+
+
+class Memory(Record, tag="memory"):
+    """What KV sizing decided in this worker, in bytes, read in the worker."""
+
+    available_kv_bytes: int | None = None
+    fixed_kv: str | None = None
+    weights_bytes: int | None = None
+    num_gpu_blocks: int | None = None
+    block_size: int | None = None
+    bytes_per_block: int | None = None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    window: str = ""
+
+
+class ReserveEvent(Record, tag="reserve"):
+    """A reserve config met this worker: applied in every slot, refused, or not needed."""
+
+    event: Literal["applied", "refused", "satisfied"]
+    slots: list[Slot] = []
+    sizes: list[int] = []
+    phase: Phase = "profile"
+    why: str = ""
+    path: str = ""
+    policy: str = ""
+
+
+class Truncated(Record, tag="truncated"):
+    """A cap was reached: later novelties of `what` are only kept as per-site maxima."""
+
+    what: str
+    limit: int
+
+
+class Note(Record, tag="note"):
+    """Something the recorder wants a reader to know (an error of its own, a stand-down)."""
+
+    text: str
+
+
+class End(Record, tag="end"):
+    """The process ended in order."""
+
+    steps: int = 0
+
+
+AnyRecord = (
+    Header
+    | Worker
+    | Limits
+    | Hook
+    | Manager
+    | PhaseChange
+    | Site
+    | Ask
+    | Growth
+    | Failure
+    | Lock
+    | Capture
+    | Persistent
+    | View
+    | Counts
+    | Memory
+    | ReserveEvent
+    | Truncated
+    | Note
+    | End
+)

@@ -1,0 +1,1 @@
+"""Logs and pasted reports become the same findings that a trace gives."""
