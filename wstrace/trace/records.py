@@ -60,7 +60,7 @@ class Record(msgspec.Struct, tag_field="t", omit_defaults=True, kw_only=True):
     ns: int = 0
 
 
-class Header(Record, tag="header"):
+class Header(Record, tag="header", kw_only=True):
     """First record of every file: which process wrote it, with what."""
 
     format: int
@@ -79,7 +79,7 @@ class Header(Record, tag="header"):
     parent: str | None = None
 
 
-class Worker(Record, tag="worker"):
+class Worker(Record, tag="worker", kw_only=True):
     """Written in init_device by every worker: ranks, group sizes and the config's limits.
 
     `limits` are the names that reserve formulas and bounds may use; a later `limits`
@@ -93,13 +93,13 @@ class Worker(Record, tag="worker"):
     digest: str = ""
 
 
-class Limits(Record, tag="limits"):
+class Limits(Record, tag="limits", kw_only=True):
     """Config values that changed after init_device (auto-fit, graph sizes, block size)."""
 
     limits: dict[str, Limit]
 
 
-class Hook(Record, tag="hook"):
+class Hook(Record, tag="hook", kw_only=True):
     """A hook that was set, or that stood down and why."""
 
     name: str
@@ -107,7 +107,7 @@ class Hook(Record, tag="hook"):
     why: str = ""
 
 
-class Manager(Record, tag="manager"):
+class Manager(Record, tag="manager", kw_only=True):
     """A WorkspaceManager was made (`event` init) or dropped (reset)."""
 
     event: Literal["init", "reset"] = "init"
@@ -117,7 +117,7 @@ class Manager(Record, tag="manager"):
     device: str = ""
 
 
-class PhaseChange(Record, tag="phase"):
+class PhaseChange(Record, tag="phase", kw_only=True):
     """The process entered `phase`."""
 
     phase: Phase
@@ -183,7 +183,7 @@ class Provenance(msgspec.Struct, omit_defaults=True):
     stopped: str | None = None
 
 
-class Site(Record, tag="site"):
+class Site(Record, tag="site", kw_only=True):
     """A call site, written once a process and given a small id.
 
     The identity is (file, function): `file` as far as it is stable across machines (the path
@@ -199,7 +199,7 @@ class Site(Record, tag="site"):
     path: str = ""
 
 
-class Ask(Record, tag="request"):
+class Ask(Record, tag="request", kw_only=True):
     """One novel get_simultaneous call (new site, bytes, slot, phase or maximum).
 
     Call it a request as vLLM's users do; the class is named Ask because a scheduler's
@@ -227,7 +227,7 @@ class Ask(Record, tag="request"):
     manager: int = 0
 
 
-class Growth(Record, tag="growth"):
+class Growth(Record, tag="growth", kw_only=True):
     """An arena was replaced. `after` is its new size; `forced` marks growth that the lock
     would have refused and `--on-growth grow` allowed. `site` is None for a reserve."""
 
@@ -249,7 +249,7 @@ class Growth(Record, tag="growth"):
     manager: int = 0
 
 
-class Failure(Record, tag="failure"):
+class Failure(Record, tag="failure", kw_only=True):
     """vLLM refused: a locked arena, a missing persistent resource, a layer's own check."""
 
     kind: Literal["arena", "persistent", "layer", "memory"]
@@ -266,7 +266,7 @@ class Failure(Record, tag="failure"):
     manager: int = 0
 
 
-class Lock(Record, tag="lock"):
+class Lock(Record, tag="lock", kw_only=True):
     """lock() or unlock() was called; `sizes` are the arenas' bytes by slot."""
 
     event: Literal["lock", "unlock"]
@@ -277,7 +277,7 @@ class Lock(Record, tag="lock"):
     manager: int = 0
 
 
-class Capture(Record, tag="capture"):
+class Capture(Record, tag="capture", kw_only=True):
     """A CUDA graph capture ended (or its graph was released, event `release`).
 
     `generations` are those of the slots requested while capturing, by slot order of `slots`.
@@ -291,7 +291,7 @@ class Capture(Record, tag="capture"):
     generations: list[int] = []
 
 
-class Persistent(Record, tag="persistent"):
+class Persistent(Record, tag="persistent", kw_only=True):
     """A persistent resource was made in a slot."""
 
     site: int | None = None
@@ -301,7 +301,7 @@ class Persistent(Record, tag="persistent"):
     bytes: int | None = None
 
 
-class View(Record, tag="view"):
+class View(Record, tag="view", kw_only=True):
     """`--check-views`: a view taken at `generation` outlived a growth or the next request."""
 
     site: int
@@ -323,7 +323,7 @@ class Count(msgspec.Struct, frozen=True, array_like=True):
     max_bytes: int
 
 
-class Counts(Record, tag="counts"):
+class Counts(Record, tag="counts", kw_only=True):
     """Cumulative counters that changed since the last such record; at most one a second."""
 
     step: int
@@ -334,7 +334,7 @@ class Counts(Record, tag="counts"):
     counts: list[Count] = []
 
 
-class Memory(Record, tag="memory"):
+class Memory(Record, tag="memory", kw_only=True):
     """What KV sizing decided in this worker, in bytes, read in the worker."""
 
     available_kv_bytes: int | None = None
@@ -348,7 +348,7 @@ class Memory(Record, tag="memory"):
     window: str = ""
 
 
-class ReserveEvent(Record, tag="reserve"):
+class ReserveEvent(Record, tag="reserve", kw_only=True):
     """A reserve config met this worker: applied in every slot, refused, or not needed."""
 
     event: Literal["applied", "refused", "satisfied"]
@@ -360,20 +360,20 @@ class ReserveEvent(Record, tag="reserve"):
     policy: str = ""
 
 
-class Truncated(Record, tag="truncated"):
+class Truncated(Record, tag="truncated", kw_only=True):
     """A cap was reached: later novelties of `what` are only kept as per-site maxima."""
 
     what: str
     limit: int
 
 
-class Note(Record, tag="note"):
+class Note(Record, tag="note", kw_only=True):
     """Something the recorder wants a reader to know (an error of its own, a stand-down)."""
 
     text: str
 
 
-class End(Record, tag="end"):
+class End(Record, tag="end", kw_only=True):
     """The process ended in order."""
 
     steps: int = 0
