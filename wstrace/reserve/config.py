@@ -1,0 +1,37 @@
+"""The reserve config: what the recorder and the planner need, in one place.
+
+Importing this loads only the standard library, msgspec, and wstrace's formula and trace
+packages; PyYAML is loaded by `load` alone, because this runs inside vLLM's workers.
+"""
+
+from __future__ import annotations
+
+from wstrace.reserve.live import SlotBytes, evaluate, mismatch
+from wstrace.reserve.reader import load
+from wstrace.reserve.schema import (
+    Cost,
+    Model,
+    NotCovered,
+    ReserveConfig,
+    SiteReserve,
+    SlotReserve,
+    layout,
+    model_digest,
+)
+from wstrace.reserve.writer import dumps
+
+__all__ = [
+    "Cost",
+    "Model",
+    "NotCovered",
+    "ReserveConfig",
+    "SiteReserve",
+    "SlotBytes",
+    "SlotReserve",
+    "dumps",
+    "evaluate",
+    "layout",
+    "load",
+    "mismatch",
+    "model_digest",
+]

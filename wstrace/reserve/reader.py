@@ -1,0 +1,183 @@
+"""Read a reserve config from a file that nobody vouches for."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from wstrace.errors import WstraceError
+from wstrace.formula import expression
+from wstrace.reserve.schema import (
+    KIND,
+    LIMIT_NAMES,
+    MAX_BYTES,
+    VERSION,
+    ReserveConfig,
+    SiteReserve,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_FILE: Final = 1 << 20
+MAX_DEPTH: Final = 12
+_REMAKE: Final = "Make a new one with `wstrace reserve TRACE -o reserve.yaml`."
+
+
+def load(path: str | os.PathLike[str]) -> ReserveConfig:
+    """Read and check the config at `path`.
+
+    Raises WstraceError for a path that is no plain file of at most 1 MiB, for YAML with
+    anchors, aliases, tags or a key given twice, for a file of another kind or version, for
+    unknown fields or names, and for bytes below 0 or above 2**50.
+    """
+    name = os.fspath(path)
+    tree = _tree(_text(name), name)
+    _check_kind(tree, name)
+    try:
+        config = msgspec.convert(tree, ReserveConfig)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise WstraceError(f"{name}: {error}", _REMAKE) from None
+    _check(config, name)
+    return config
+
+
+def _text(name: str) -> str:
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise WstraceError(f"{name} is not a plain file.", "Give a reserve config.")
+            data = file.read(MAX_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise WstraceError(f"Cannot read {name}: {reason}.", "Check the path.") from None
+    if len(data) > MAX_FILE:
+        raise WstraceError(f"{name} is larger than 1 MiB: no reserve config is.", _REMAKE)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise WstraceError(f"{name} is not UTF-8 text.", _REMAKE) from None
+
+
+def _tree(text: str, name: str) -> Any:
+    """Parse plain YAML: what a person writes, nothing that expands or builds objects."""
+    import yaml
+
+    try:
+        refused = _first_refused(yaml.parse(text, Loader=yaml.SafeLoader))
+        if refused:
+            raise WstraceError(f"{name}: {refused}", "Write the value out in full.")
+        return _construct(yaml.compose(text, Loader=yaml.SafeLoader), name)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        where = getattr(error, "problem_mark", None)
+        at = f" (line {where.line + 1})" if where else ""
+        raise WstraceError(f"{name} is not valid YAML{at}.", _REMAKE) from None
+
+
+def _first_refused(events: Iterable[Any]) -> str | None:
+    import yaml
+
+    depth = 0
+    for event in events:
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            return f"line {line} has a YAML anchor or alias, which is refused."
+        if getattr(event, "tag", None):
+            return f"line {line} has a YAML tag, which is refused."
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            return f"line {line} is nested too deep."
+    return None
+
+
+def _construct(node: Any, name: str) -> Any:
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        return [_construct(item, name) for item in node.value]
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(node, name)
+    value = yaml.constructor.SafeConstructor().construct_object(node) if node else None
+    if isinstance(value, int) and value.bit_length() > 64:
+        line = node.start_mark.line + 1
+        raise WstraceError(f"{name}: line {line} has a number above 2**64.", _REMAKE)
+    return value
+
+
+def _mapping(node: Any, name: str) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key_node, value in node.value:
+        key = _construct(key_node, name)
+        line = key_node.start_mark.line + 1
+        if not isinstance(key, str):
+            raise WstraceError(f"{name}: line {line}: a key must be a name.", _REMAKE)
+        if key in result:
+            raise WstraceError(
+                f"{name}: line {line}: {key!r} is given twice.", "Keep one of the two."
+            )
+        result[key] = _construct(value, name)
+    return result
+
+
+def _check_kind(tree: Any, name: str) -> None:
+    if not isinstance(tree, dict) or tree.get("kind") != KIND:
+        raise WstraceError(f"{name} is not a wstrace reserve config.", _REMAKE)
+    if tree.get("version") != VERSION:
+        raise WstraceError(
+            f"{name} has version {tree.get('version')!r}, this wstrace reads {VERSION}.",
+            _REMAKE,
+        )
+
+
+def _check(config: ReserveConfig, name: str) -> None:
+    sizes = [(f"slot ({s.ubatch}, {s.lane})", s.bytes) for s in config.slots]
+    sizes += [(site.site, site.bytes) for site in config.sites]
+    sizes += [(site.site, site.observed) for site in config.sites]
+    sizes.append(("cost", config.cost.bytes))
+    for what, size in sizes:
+        if not 0 <= size <= MAX_BYTES:
+            raise WstraceError(
+                f"{name}: {what}: {size} bytes is not a size (0 to 2**50).", _REMAKE
+            )
+    _check_slots(config, name)
+    for site in config.sites:
+        _check_site(site, LIMIT_NAMES | config.limits.keys(), name)
+
+
+def _check_slots(config: ReserveConfig, name: str) -> None:
+    keys = [(slot.ubatch, slot.lane) for slot in config.slots]
+    keys += [(s.ubatch, s.lane) for site in config.sites for s in site.slots]
+    if any(not 0 <= number < 1024 for key in keys for number in key):
+        raise WstraceError(f"{name}: a slot has a number out of 0 to 1023.", _REMAKE)
+    totals = keys[: len(config.slots)]
+    if len(set(totals)) != len(totals):
+        raise WstraceError(f"{name}: a slot is given twice.", "Keep one of the two.")
+
+
+def _check_site(site: SiteReserve, limits: frozenset[str], name: str) -> None:
+    if site.grade != "observed" and site.cover == "bound" and not site.formula:
+        raise WstraceError(f"{name}: {site.site} is {site.grade} but has no formula.", _REMAKE)
+    _check_names(site.formula, limits | site.constants.keys() | site.drivers.keys(), site, name)
+    for text in site.drivers.values():
+        _check_names(text, limits, site, name)
+    for text in site.joint:
+        _check_names(text, limits | site.constants.keys() | site.drivers.keys(), site, name)
+
+
+def _check_names(text: str | None, known: frozenset[str], site: SiteReserve, name: str) -> None:
+    if text is None:
+        return
+    try:
+        unknown = sorted(set(expression.parse(text).names) - known)
+    except WstraceError as error:
+        raise WstraceError(f"{name}: {site.site}: {error.message}", error.hint) from None
+    if unknown:
+        raise WstraceError(
+            f"{name}: {site.site}: unknown name {unknown[0]!r} in {text!r}.",
+            "Use limit names, or give the number under `constants:`.",
+        )
