@@ -1,0 +1,253 @@
+"""One worker of a run, seen through its records: what each site asked, when, in which slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from wstrace.trace.reader import ProcessTrace
+from wstrace.trace.records import (
+    Ask,
+    Capture,
+    Count,
+    Counts,
+    End,
+    Failure,
+    Growth,
+    Header,
+    Hook,
+    Limit,
+    Limits,
+    Lock,
+    Memory,
+    Note,
+    Persistent,
+    Phase,
+    PhaseChange,
+    Ranks,
+    Record,
+    ReserveEvent,
+    Site,
+    Slot,
+    Truncated,
+    View,
+    Worker,
+)
+
+AFTER_LOCK: frozenset[Phase] = frozenset(("post-lock-warmup", "serving"))
+SKIPPED: frozenset[Phase] = frozenset(("shutdown",))
+
+
+@dataclass(frozen=True, order=True)
+class SiteKey:
+    """A site's identity: file and qualified function, never the line."""
+
+    file: str
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.function}"
+
+
+@dataclass
+class SiteUse:
+    """All novel requests of one site in one slot of one worker.
+
+    `warmup` are those made before the lock (or before serving, where nothing locks),
+    `after` those from the lock on. Sizes are bytes.
+    """
+
+    key: SiteKey
+    slot: Slot
+    caller: str = ""
+    line: int = 0
+    warmup: list[Ask] = field(default_factory=list)
+    after: list[Ask] = field(default_factory=list)
+    calls: dict[Phase, int] = field(default_factory=dict)
+
+    @property
+    def asks(self) -> list[Ask]:
+        """Every recorded request, warm-up first."""
+        return self.warmup + self.after
+
+    @property
+    def warmup_bytes(self) -> int:
+        """The largest request before the lock; 0 when there was none."""
+        return max((a.bytes for a in self.warmup), default=0)
+
+    @property
+    def after_bytes(self) -> int:
+        """The largest request from the lock on; 0 when there was none."""
+        return max((a.bytes for a in self.after), default=0)
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the layers seen asking here (the first of each novel request)."""
+        return sorted({a.layer for a in self.asks if a.layer})
+
+
+@dataclass
+class RankView:
+    """A worker process: its records by kind, and its sites."""
+
+    process: ProcessTrace
+    worker: Worker
+    limits: dict[str, Limit]
+    sites: dict[tuple[SiteKey, Slot], SiteUse] = field(default_factory=dict)
+    site_keys: dict[int, SiteKey] = field(default_factory=dict)
+    callers: dict[int, Site] = field(default_factory=dict)
+    growths: list[Growth] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    locks: list[Lock] = field(default_factory=list)
+    captures: list[Capture] = field(default_factory=list)
+    phases: list[PhaseChange] = field(default_factory=list)
+    persistent: list[Persistent] = field(default_factory=list)
+    views: list[View] = field(default_factory=list)
+    reserves: list[ReserveEvent] = field(default_factory=list)
+    hooks: dict[str, Hook] = field(default_factory=dict)
+    truncated: list[Truncated] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    counts: Counts | None = None
+    memory: Memory = field(default_factory=Memory)
+    ended: bool = False
+
+    @property
+    def ranks(self) -> Ranks:
+        """Where this worker stands in the parallel groups."""
+        return self.worker.ranks
+
+    @property
+    def header(self) -> Header:
+        """Header of this worker's file."""
+        return self.process.header
+
+    @property
+    def last_lock(self) -> Lock | None:
+        """The newest lock; None while unlocked or never locked."""
+        return self.locks[-1] if self.locks and self.locks[-1].event == "lock" else None
+
+    @property
+    def locked_sizes(self) -> dict[Slot, int]:
+        """Arena bytes by slot at the newest lock, {} without one."""
+        lock = self.last_lock
+        return dict(zip(lock.slots, lock.sizes, strict=True)) if lock else {}
+
+    @property
+    def served(self) -> bool:
+        """True when the worker reached serving."""
+        return any(change.phase == "serving" for change in self.phases)
+
+    def arena(self, slot: Slot) -> int:
+        """Arena bytes of a slot at the end of warm-up: at the lock, else when serving began."""
+        if self.locks:
+            return self.locked_sizes.get(slot, 0)
+        sizes = [g.after for g in self.growths if g.slot == slot and g.phase not in AFTER_LOCK]
+        return sizes[-1] if sizes else 0
+
+    def arena_now(self, slot: Slot) -> int:
+        """Arena bytes of a slot at the end of the trace."""
+        sizes = [g.after for g in self.growths if g.slot == slot]
+        return sizes[-1] if sizes else self.locked_sizes.get(slot, 0)
+
+    def slots(self) -> list[Slot]:
+        """Every slot seen: locked, grown or requested."""
+        seen = {slot for _, slot in self.sites} | {g.slot for g in self.growths}
+        return sorted(seen | {s for lock in self.locks for s in lock.slots})
+
+
+def read_rank(process: ProcessTrace) -> RankView | None:
+    """The view of a worker's file; None for a process without a worker."""
+    worker = process.worker
+    if worker is None:
+        return None
+    view = RankView(process, worker, dict(worker.limits))
+    for record in process.records:
+        _add(view, record)
+    if view.counts is not None:
+        _count(view, _all_counts(process.records))
+    return view
+
+
+def _add(view: RankView, record: Record) -> None:
+    match record:
+        case Site():
+            view.site_keys[record.id] = SiteKey(record.file, record.function)
+            view.callers[record.id] = record
+        case Ask():
+            _add_ask(view, record)
+        case Growth():
+            view.growths.append(record)
+        case Failure():
+            view.failures.append(record)
+        case Lock():
+            view.locks.append(record)
+        case Capture():
+            view.captures.append(record)
+        case PhaseChange():
+            view.phases.append(record)
+        case _:
+            _add_rare(view, record)
+
+
+def _add_rare(view: RankView, record: Record) -> None:
+    match record:
+        case Persistent():
+            view.persistent.append(record)
+        case View():
+            view.views.append(record)
+        case ReserveEvent():
+            view.reserves.append(record)
+        case Hook():
+            view.hooks[record.name] = record
+        case Truncated():
+            view.truncated.append(record)
+        case Note():
+            view.notes.append(record.text)
+        case Limits():
+            view.limits.update(record.limits)
+        case Counts():
+            view.counts = record
+        case Memory():
+            _merge_memory(view.memory, record)
+        case End():
+            view.ended = True
+
+
+def _add_ask(view: RankView, ask: Ask) -> None:
+    if ask.phase in SKIPPED:
+        return
+    use = _use(view, ask.site, ask.slot)
+    (use.after if ask.phase in AFTER_LOCK else use.warmup).append(ask)
+
+
+def _use(view: RankView, site: int, slot: Slot) -> SiteUse:
+    key = view.site_keys.get(site, SiteKey("?", f"site {site}"))
+    if (key, slot) not in view.sites:
+        seen = view.callers.get(site)
+        view.sites[key, slot] = SiteUse(
+            key, slot, seen.caller if seen else "", seen.line if seen else 0
+        )
+    return view.sites[key, slot]
+
+
+def _all_counts(records: Iterable[Record]) -> dict[tuple[int, Slot, Phase], Count]:
+    """The newest counter of each (site, slot, phase); counters are cumulative."""
+    newest: dict[tuple[int, Slot, Phase], Count] = {}
+    for record in records:
+        if isinstance(record, Counts):
+            for count in record.counts:
+                newest[count.site, count.slot, count.phase] = count
+    return newest
+
+
+def _count(view: RankView, counts: dict[tuple[int, Slot, Phase], Count]) -> None:
+    for count in counts.values():
+        use = _use(view, count.site, count.slot)
+        use.calls[count.phase] = use.calls.get(count.phase, 0) + count.calls
+
+
+def _merge_memory(into: Memory, newer: Memory) -> None:
+    for name in newer.__struct_fields__:
+        value = getattr(newer, name)
+        if value not in (None, "", 0):
+            setattr(into, name, value)

@@ -1,0 +1,118 @@
+"""What the frames of a novel request tell: site, stack, layer name, specs.
+
+Only integers, dtypes and names are read, on the slow path only. The identity of a site is
+(file, qualified function), never the line.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Iterator, Sequence
+from math import prod
+from types import CodeType, FrameType
+from typing import Any
+
+from wstrace.trace.records import Spec
+
+STACK_DEPTH = 16
+LAYER_DEPTH = 12
+MAX_NAME = 300
+_ROOTS = tuple(
+    {sysconfig.get_paths()["purelib"] + os.sep, sysconfig.get_paths()["platlib"] + os.sep}
+)
+_OWN_FOLDER = os.path.join("wstrace", "recorder") + os.sep
+_LAYER_LOCALS = ("layer_name", "k_cache_prefix", "prefix")
+
+
+def stable_path(file: str) -> str:
+    """The part of a source path that is the same on every machine.
+
+    Below the last site-packages (or dist-packages), else from the last folder that is a
+    package root by name (`vllm/`), else the base name.
+    """
+    file = file.replace("\\", "/")
+    for marker in ("/site-packages/", "/dist-packages/"):
+        if marker in file:
+            return file.rsplit(marker, 1)[1]
+    head, found, tail = file.rpartition("/vllm/")
+    return "vllm/" + tail if found and head else file.rsplit("/", 1)[-1]
+
+
+def is_manager_frame(code: CodeType) -> bool:
+    """True for vLLM's WorkspaceManager methods and the wrappers that pose as them."""
+    return code.co_qualname.startswith("WorkspaceManager.")
+
+
+def calling_frame(frame: FrameType | None) -> FrameType | None:
+    """The first frame outside WorkspaceManager and the recorder: who asked."""
+    while frame is not None and (
+        is_manager_frame(frame.f_code) or _OWN_FOLDER in frame.f_code.co_filename
+    ):
+        frame = frame.f_back
+    return frame
+
+
+def outward(frame: FrameType | None, limit: int) -> Iterator[FrameType]:
+    """At most `limit` frames from `frame` to its callers, without the recorder's own."""
+    while frame is not None and limit > 0:
+        if _OWN_FOLDER not in frame.f_code.co_filename:
+            yield frame
+            limit -= 1
+        frame = frame.f_back
+
+
+def caller_text(frame: FrameType) -> str:
+    """FILE:LINE:FUNC, as vLLM's own error names the caller."""
+    code = frame.f_code
+    return f"{os.path.basename(code.co_filename)}:{frame.f_lineno}:{code.co_name}"
+
+
+def stack_of(frame: FrameType) -> list[str]:
+    """Up to 16 frames, innermost first, as `file:line:qualified name`."""
+    return [
+        f"{stable_path(f.f_code.co_filename)}:{f.f_lineno}:{f.f_code.co_qualname}"
+        for f in outward(frame, STACK_DEPTH)
+    ]
+
+
+def layer_of(frame: FrameType) -> str:
+    """The layer's name in the model, looked up in the locals of up to 12 frames."""
+    for outer in outward(frame, LAYER_DEPTH):
+        local = outer.f_locals
+        for name in _LAYER_LOCALS:
+            if isinstance(local.get(name), str) and local[name]:
+                return str(local[name])[:MAX_NAME]
+        for holder in ("layer", "self"):
+            text = _attribute(local.get(holder), ("layer_name", "prefix"))
+            if text:
+                return text[:MAX_NAME]
+    return ""
+
+
+def _attribute(holder: Any, names: Sequence[str]) -> str:
+    values = getattr(holder, "__dict__", None)
+    if not isinstance(values, dict):
+        return ""
+    for name in names:
+        if isinstance(values.get(name), str) and values[name]:
+            return str(values[name])
+    return ""
+
+
+def raw_specs(frame: FrameType) -> tuple[Any, ...]:
+    """The arguments of the get_simultaneous call that `frame` is; () when it is another."""
+    if frame.f_code.co_name != "get_simultaneous":
+        return ()
+    found = frame.f_locals.get("shapes_and_dtypes", ())
+    return tuple(found) if isinstance(found, tuple) else ()
+
+
+def spec_records(specs: tuple[Any, ...]) -> list[Spec]:
+    """Shapes, dtype names and bytes (rounded up to 256) of each buffer."""
+    records = []
+    for shape, dtype in specs:
+        size = -(-prod(int(n) for n in shape) * dtype.itemsize // 256) * 256
+        name = str(dtype).removeprefix("torch.")
+        records.append(Spec(shape=[int(n) for n in shape], dtype=name, bytes=size))
+    return records

@@ -1,0 +1,113 @@
+"""Which phase a worker is in, derived from the vLLM methods that are on the stack.
+
+`derive` is a pure function of what is active; the rules are those of vLLM's worker order:
+init_device, load_model, profile_run, profile_cudagraph_memory (builds a throwaway KV cache
+and throwaway graphs), initialize_kv_cache, compile_or_warm_up_model { capture_model { lock } }.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from wstrace.trace.records import Phase
+
+METHOD_PHASES: dict[str, Phase] = {
+    "load_model": "load",
+    "profile_run": "profile",
+    "profile_cudagraph_memory": "graph-estimate",
+    "initialize_kv_cache": "kv-init",
+    "compile_or_warm_up_model": "warmup",
+    "capture_model": "capture",
+    "sleep": "sleep",
+    "shutdown": "shutdown",
+}
+
+
+@dataclass
+class PhaseFlags:
+    """What outlives a method: locked now, unlocked after a lock, asleep, warmed up once."""
+
+    locked: bool = False
+    unlocked: bool = False
+    asleep: bool = False
+    ready: bool = False
+
+
+def derive(active: Sequence[Phase], flags: PhaseFlags) -> Phase:
+    """The phase for the methods on the stack, outermost first."""
+    if "shutdown" in active:
+        return "shutdown"
+    if flags.asleep or "sleep" in active:
+        return "sleep"
+    if "graph-estimate" in active:
+        return "graph-estimate"
+    if not active:
+        if flags.unlocked:
+            return "unlocked"
+        return "serving" if flags.ready else "init"
+    if flags.locked and active[-1] in ("warmup", "capture"):
+        return "post-lock-warmup"
+    return active[-1]
+
+
+@dataclass
+class PhaseTracker:
+    """Keeps the stack and the flags; calls `on_change(new phase, why)` at each change."""
+
+    on_change: Callable[[Phase, str], None]
+    flags: PhaseFlags = field(default_factory=PhaseFlags)
+    active: list[Phase] = field(default_factory=list)
+    current: Phase = "init"
+
+    @contextmanager
+    def inside(self, method: str) -> Iterator[None]:
+        """The vLLM method `method` is running."""
+        phase = METHOD_PHASES[method]
+        self.active.append(phase)
+        self._settle(method)
+        try:
+            yield
+        except BaseException:
+            self._leave(phase, f"{method} raised")
+            raise
+        if method == "compile_or_warm_up_model":
+            self.flags.ready = True
+        self._leave(phase, f"{method} returned")
+
+    def locked(self) -> None:
+        """The manager was locked."""
+        self.flags.locked, self.flags.unlocked = True, False
+        self._settle("lock")
+
+    def unlocked(self) -> None:
+        """The manager was unlocked (elastic EP)."""
+        self.flags.unlocked = self.flags.locked or self.flags.unlocked
+        self.flags.locked = False
+        self._settle("unlock")
+
+    def remade(self) -> None:
+        """A new manager: it starts unlocked, which is no unlocking."""
+        self.flags.locked = self.flags.unlocked = False
+        self._settle("new manager")
+
+    def asleep(self, value: bool) -> None:
+        """sleep() returned or wake_up() returned."""
+        self.flags.asleep = value
+        self._settle("sleep" if value else "wake_up")
+
+    def in_warmup(self) -> bool:
+        """True inside compile_or_warm_up_model, where V2 runs made-up requests."""
+        return "warmup" in self.active
+
+    def _leave(self, phase: Phase, why: str) -> None:
+        if phase in self.active:
+            del self.active[len(self.active) - 1 - self.active[::-1].index(phase)]
+        self._settle(why)
+
+    def _settle(self, why: str) -> None:
+        phase = derive(self.active, self.flags)
+        if phase != self.current:
+            self.current = phase
+            self.on_change(phase, why)

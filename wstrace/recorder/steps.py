@@ -1,0 +1,100 @@
+"""The scheduler state of a step, read from vLLM's SchedulerOutput only when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from wstrace.trace.records import Request, Step
+
+StepKind = Literal["real", "dummy", "idle", "warmup"]
+WARMUP_PREFIXES = ("_warmup_", "_v2_mixed_warmup")
+MAX_REQUESTS = 64
+
+
+@dataclass
+class StepTracker:
+    """Counts execute_model, dummy and idle steps of this process.
+
+    `output` is held only while the step runs. `max_*` are the largest real steps so far:
+    tokens a step, requests a step, tokens already computed of one request.
+    """
+
+    index: int = 0
+    real: int = 0
+    kind: StepKind = "dummy"
+    output: Any = None
+    dummy_tokens: int = 0
+    max_tokens: int = 0
+    max_reqs: int = 0
+    max_computed: int = 0
+
+    def begin(self, output: Any, in_warmup: bool) -> None:
+        """execute_model(output) starts; a step with no tokens counts as idle."""
+        self.index += 1
+        self.output = output
+        self.kind = _kind(output, in_warmup)
+        if self.kind == "real":
+            self.real += 1
+            self._raise_maxima(output)
+
+    def begin_dummy(self, num_tokens: int, kind: StepKind) -> None:
+        """A `_dummy_run` or `execute_dummy_batch` starts."""
+        self.index += 1
+        self.kind, self.output, self.dummy_tokens = kind, None, num_tokens
+
+    def end(self) -> None:
+        """The step is over: drop vLLM's objects."""
+        self.output = None
+
+    def snapshot(self) -> Step:
+        """The current step as a record: sizes only, no ids, no tokens."""
+        if self.output is None:
+            return Step(index=self.index, kind=self.kind, total_tokens=self.dummy_tokens)
+        requests = list(requests_of(self.output))
+        scheduled = getattr(self.output, "num_scheduled_tokens", {})
+        return Step(
+            index=self.index,
+            kind=self.kind,
+            total_tokens=int(getattr(self.output, "total_num_scheduled_tokens", 0)),
+            num_reqs=len(scheduled),
+            draft_tokens=sum(r.draft for r in requests),
+            requests=requests[:MAX_REQUESTS],
+        )
+
+    def _raise_maxima(self, output: Any) -> None:
+        self.max_tokens = max(self.max_tokens, output.total_num_scheduled_tokens)
+        self.max_reqs = max(self.max_reqs, len(output.num_scheduled_tokens))
+        new = (r.num_computed_tokens for r in output.scheduled_new_reqs)
+        cached = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
+        self.max_computed = max(self.max_computed, *new, *cached, 0)
+
+
+def _kind(output: Any, in_warmup: bool) -> StepKind:
+    if not getattr(output, "total_num_scheduled_tokens", 0):
+        return "idle"
+    ids = getattr(output, "num_scheduled_tokens", {})
+    made_up = bool(ids) and all(str(i).startswith(WARMUP_PREFIXES) for i in ids)
+    return "warmup" if in_warmup or made_up else "real"
+
+
+def requests_of(output: Any) -> Iterator[Request]:
+    """Per request: tokens scheduled now, tokens computed before, drafts among them."""
+    scheduled = getattr(output, "num_scheduled_tokens", {})
+    drafts = getattr(output, "scheduled_spec_decode_tokens", None) or {}
+    for new in getattr(output, "scheduled_new_reqs", ()):
+        yield Request(
+            scheduled=int(scheduled.get(new.req_id, 0)),
+            computed=int(new.num_computed_tokens),
+            new=True,
+            draft=len(drafts.get(new.req_id, ())),
+        )
+    cached = getattr(output, "scheduled_cached_reqs", None)
+    ids = getattr(cached, "req_ids", ())
+    for req_id, computed in zip(ids, getattr(cached, "num_computed_tokens", ()), strict=False):
+        yield Request(
+            scheduled=int(scheduled.get(req_id, 0)),
+            computed=int(computed),
+            draft=len(drafts.get(req_id, ())),
+        )

@@ -1,0 +1,224 @@
+"""Reading trace folders: many append-only files, some cut short, become one `Trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from wstrace.errors import WstraceError
+from wstrace.trace.records import FORMAT, AnyRecord, Header, Record, Worker
+
+SUFFIX = ".wst.jsonl"
+RUN_FILE = "run.json"
+_decode = msgspec.json.Decoder(AnyRecord).decode
+Progress = Callable[[int], None]
+
+
+class Run(msgspec.Struct, omit_defaults=True):
+    """run.json: what `wstrace run` started, and how it ended."""
+
+    run: str
+    command: list[str]
+    started: str
+    wstrace: str
+    ended: str | None = None
+    exit_code: int | None = None
+    on_growth: str = "raise"
+    reserve: str | None = None
+    versions: dict[str, str] = {}
+
+
+@dataclass
+class ProcessTrace:
+    """The records of one process's file, in order. `cut`: the last line was incomplete."""
+
+    path: Path
+    header: Header
+    records: list[Record] = field(default_factory=list)
+    cut: bool = False
+    unknown: int = 0
+
+    @property
+    def worker(self) -> Worker | None:
+        """The worker record, if this process has a worker."""
+        return next((r for r in self.records if isinstance(r, Worker)), None)
+
+
+@dataclass
+class Trace:
+    """One run: its processes, run.json where there is one, and what the reader has to say."""
+
+    path: Path
+    run: str
+    processes: list[ProcessTrace]
+    meta: Run | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def load(path: Path, run: str | None = None, progress: Progress | None = None) -> Trace:
+    """Read a trace folder or a single file.
+
+    Of a folder with several runs the newest is read, unless `run` names one (a prefix will
+    do). `progress` is called with the bytes of each file read. Raises WstraceError (exit 2)
+    for a path that is missing, empty, unreadable, not a trace, or of another format.
+    """
+    files = _files(path)
+    if not files:
+        return Trace(path, run or "", [], _meta(path), ["no trace file in this folder"])
+    headers, torn = _headers(path, files)
+    chosen, notes = _choose_run(path, [h.run for _, h in headers], run, headers)
+    notes += torn
+    processes = []
+    for file, header in headers:
+        if header.run == chosen:
+            processes.append(read_file(file))
+            if progress is not None:
+                progress(file.stat().st_size)
+    meta = _meta(path)
+    return Trace(path, chosen, processes, meta if meta and meta.run == chosen else None, notes)
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise WstraceError(
+            f"No such trace: {path}.", "Give the folder that `wstrace run` named."
+        )
+    if path.is_file():
+        return [path]
+    try:
+        return sorted(path.glob(f"*{SUFFIX}"))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _headers(path: Path, files: list[Path]) -> tuple[list[tuple[Path, Header]], list[str]]:
+    """Headers of the files; in a folder, a file killed before its header only gets a note."""
+    if path.is_file():
+        return [(path, read_header(path))], []
+    whole = [file for file in files if file.stat().st_size and _first_line_ends(file)]
+    torn = [f"{f.name}: killed before its first record" for f in files if f not in whole]
+    if not whole:
+        raise WstraceError(
+            f"No trace file in {path} holds a record.",
+            "Give a trace folder made by `wstrace run`.",
+        )
+    return [(file, read_header(file)) for file in whole], torn
+
+
+def _first_line_ends(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.readline(1 << 22).endswith(b"\n")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _choose_run(
+    path: Path, runs: list[str], wanted: str | None, headers: list[tuple[Path, Header]]
+) -> tuple[str, list[str]]:
+    distinct = sorted(set(runs))
+    if wanted is not None:
+        matching = [r for r in distinct if r.startswith(wanted)]
+        if len(matching) != 1:
+            raise WstraceError(
+                f"Run {wanted!r} names {len(matching)} runs in {path}.",
+                f"Runs there: {', '.join(distinct)}.",
+            )
+        return matching[0], []
+    newest = max(headers, key=lambda pair: pair[1].wall_ns)[1].run
+    if len(distinct) == 1:
+        return newest, []
+    return newest, [
+        f"{len(distinct)} runs in this folder, read the newest ({newest}); --run ID"
+    ]
+
+
+def _meta(path: Path) -> Run | None:
+    file = (path if path.is_dir() else path.parent) / RUN_FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Run)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _unreadable(path: Path, error: OSError) -> WstraceError:
+    return WstraceError(
+        f"Cannot read {path}: {error.strerror or error}.", "Check the path and its permissions."
+    )
+
+
+def read_header(path: Path) -> Header:
+    """The header of a trace file; WstraceError when the file is not one of ours."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline(1 << 22)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not first:
+        raise WstraceError(f"{path} is empty.", "Give a trace folder made by `wstrace run`.")
+    try:
+        header = _decode(first)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _foreign(path) from error
+    if not isinstance(header, Header):
+        raise _foreign(path)
+    if header.format != FORMAT:
+        raise WstraceError(
+            f"{path} has trace format {header.format}, this wstrace reads {FORMAT}.",
+            f"Use the wstrace that wrote it ({header.wstrace}), or a newer one.",
+        )
+    return header
+
+
+def _foreign(path: Path) -> WstraceError:
+    return WstraceError(
+        f"{path} is not a wstrace trace.", "Give a trace folder made by `wstrace run`."
+    )
+
+
+def read_file(path: Path) -> ProcessTrace:
+    """All records of one file.
+
+    A cut last line is tolerated and said (`cut`); a broken line in the middle is an error;
+    records of a kind that this version does not know are counted, not lost silently.
+    """
+    process = ProcessTrace(path, read_header(path))
+    for number, line, complete in _lines(path):
+        try:
+            process.records.append(_decode(line))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            if not complete:
+                process.cut = True
+            elif _is_unknown_kind(line):
+                process.unknown += 1
+            else:
+                raise WstraceError(
+                    f"{path}, line {number}: not a trace record ({error}).",
+                    "The file was changed after it was written; use the original.",
+                ) from error
+    return process
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
+    """(number, line, ends in a newline), without the header."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if number > 1:
+                    yield number, line, line.endswith(b"\n")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _is_unknown_kind(line: bytes) -> bool:
+    try:
+        found = msgspec.json.decode(line)
+    except msgspec.MsgspecError:
+        return False
+    known = {kind.__struct_config__.tag for kind in AnyRecord.__args__}
+    return (
+        isinstance(found, dict) and isinstance(found.get("t"), str) and found["t"] not in known
+    )
