@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from wstrace.errors import WstraceError
 from wstrace.formula.expression import parse
+from wstrace.formula.maximum import maximise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,8 +29,8 @@ class Name:
     """A number that formulas use, and where a person finds it.
 
     `keys` are Hugging Face config keys, `divided_by` the group size that shards the value
-    (a per-rank number), `default` what vLLM's code takes when nobody sets it, `why` the
-    reason that default is one.
+    (a per-rank number), `default` what vLLM's code takes when nobody sets it (a number, or an
+    expression over other names), `why` the reason that default is one.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Name:
     env: str = ""
     keys: tuple[str, ...] = ()
     divided_by: str = ""
-    default: int | None = None
+    default: int | str | None = None
     why: str = ""
 
     def where(self) -> str:
@@ -221,22 +222,40 @@ def matches(file: str, function: str, version: str | None = None) -> tuple[Known
 def evaluate(site: KnownSite, values: Mapping[str, int]) -> WorstCase:
     """The worst case of `site` where the config's numbers are `values`.
 
-    A number that is missing and has no default in vLLM's code is named in `needs`.
+    A number that is missing and has no default in vLLM's code is named in `needs`. Where
+    the largest request is not at the drivers' limits, every value up to them is counted.
     """
-    known = dict(values)
-    needs, assumed = [], []
-    for name in site.names:
+    known, needs, assumed = _complete(site.names, values)
+    if needs:
+        return WorstCase(None, site.formula, needs=needs, assumed=assumed)
+    total = parse(site.formula).evaluate(known)
+    if not site.variant.monotone:
+        total = _largest(site.variant, known)
+    return WorstCase(total, site.formula, assumed=assumed)
+
+
+def _complete(
+    names: tuple[Name, ...], values: Mapping[str, int]
+) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:
+    """`values` with vLLM's defaults, the names still missing, and the defaults taken."""
+    known, needs, assumed = dict(values), set[str](), []
+    for name in names:
         if name.name in known:
             continue
-        if name.default is None:
-            needs.append(name.name)
+        default = parse(str(name.default)) if name.default is not None else None
+        lacking = {name.name} if default is None else default.names - known.keys()
+        if lacking or default is None:
+            needs |= lacking
             continue
-        known[name.name] = name.default
-        assumed.append(f"{name.name} = {name.default} ({name.why})")
-    if needs:
-        return WorstCase(None, site.formula, needs=tuple(needs), assumed=tuple(assumed))
-    total = parse(site.formula).evaluate(known)
-    return WorstCase(total, site.formula, assumed=tuple(assumed))
+        known[name.name] = default.evaluate(known)
+        assumed.append(f"{name.name} = {known[name.name]} ({name.why})")
+    return known, tuple(sorted(needs)), tuple(assumed)
+
+
+def _largest(variant: Variant, known: Mapping[str, int]) -> int:
+    limits = {role: parse(limit).evaluate(known) for role, limit in variant.drivers.items()}
+    ranges = {role: (1, max(1, limit)) for role, limit in limits.items()}
+    return maximise(parse(variant.request), known, ranges).value
 
 
 def release_of(version: str | None) -> tuple[int, ...] | None:
