@@ -1,0 +1,150 @@
+"""One input, read once from start to end: blocks, lines, streams, facts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from wstrace.triage import reading
+from wstrace.triage.collect import Collector
+from wstrace.triage.prefilter import kept
+from wstrace.triage.prefixes import Line, Ranks, lines_of, ranks_of
+from wstrace.triage.scan import REACH, scan
+from wstrace.triage.settings import Settings, settings_of
+from wstrace.triage.squeeze import join
+from wstrace.triage.steps import steps_of
+
+if TYPE_CHECKING:
+    from wstrace.triage.facts import Origin, Text
+    from wstrace.triage.squeeze import Squeezed
+
+STREAMS: Final = 512
+CARRY: Final = 1 << 15
+_ASSIGNED: Final = re.compile(
+    r"rank\d+inworldsize\d+isassignedasDPrank(\d+),PPrank(\d+)(?:,PCPrank\d+)?,TPrank(\d+)"
+    r"(?:,EPrank(\d+|N/A))?"
+)
+
+
+@dataclass
+class _Stream:
+    """The lines of one process that were not scanned yet, and the end of those that were.
+
+    Facts that begin in the last REACH characters may go on in the next block: they wait.
+    `done` is where, in the text of `carry`, the waiting part begins.
+    """
+
+    label: str
+    fresh: list[Line] = field(default_factory=list)
+    carry: list[Line] = field(default_factory=list)
+    done: int = 0
+    ranks: Ranks = Ranks()
+
+
+def parse_file(path: str) -> tuple[Text, Settings]:
+    """The facts of a file, or of stdin for '-'. WstraceError: it cannot be read as text."""
+    with reading.opened(path) as stream:
+        return parse(stream, path)
+
+
+def parse(stream: BinaryIO, path: str) -> tuple[Text, Settings]:
+    """The facts of an open binary stream; `path` names it in messages."""
+    parser = _Parser(path)
+    for block, follows in kept(reading.blocks(stream, path)):
+        if not follows:
+            parser.flush()
+        parser.feed(block)
+    return parser.finish(), parser.settings
+
+
+class _Parser:
+    """Sorts lines by process and scans each process's text, one block at a time."""
+
+    def __init__(self, path: str) -> None:
+        self.settings = Settings()
+        self._facts = Collector(path)
+        self._streams: dict[str, _Stream] = {}
+        self._last: dict[str, str] = {}
+        self._undecodable = 0
+
+    def feed(self, block: reading.Block) -> None:
+        """Take in one block of the input."""
+        text = block.data.decode("utf-8", "replace")
+        self._undecodable += text.count("\ufffd")
+        for line in lines_of(text, block.first_line):
+            self._sort(line)
+        for key, stream in self._streams.items():
+            if stream.fresh:
+                self._scan(key, stream)
+
+    def flush(self) -> None:
+        """Nothing follows directly: scan what waits, and let the next line continue nothing."""
+        for key, stream in self._streams.items():
+            self._scan(key, stream, last=True)
+        self._last.clear()
+
+    def finish(self) -> Text:
+        """The facts, with notes on what was odd about the input."""
+        self.flush()
+        text = self._facts.text()
+        if self._undecodable:
+            text.notes.append(
+                f"{self._undecodable} characters are not UTF-8 and were read as unknown ones"
+            )
+        return text
+
+    def _sort(self, line: Line) -> None:
+        if line.ends_stream:
+            self._last.pop(line.outer, None)
+            return
+        if line.label:
+            key = f"{line.outer}\0{line.label}"
+            self._last[line.outer] = key
+        else:
+            key = self._last.get(line.outer, line.outer)
+        stream = self._streams.get(key)
+        if stream is None:
+            self._make_room()
+            stream = self._streams[key] = _Stream(key.partition("\0")[2])
+        stream.fresh.append(line)
+
+    def _make_room(self) -> None:
+        if len(self._streams) < STREAMS:
+            return
+        for key in list(self._streams)[: STREAMS // 4]:
+            self._scan(key, self._streams.pop(key), last=True)
+
+    def _scan(self, key: str, stream: _Stream, last: bool = False) -> None:
+        squeezed = join(stream.carry + stream.fresh)
+        length = len(squeezed.text)
+        limit = length if last else max(stream.done, length - REACH)
+        stream.ranks = _assigned(squeezed) or stream.ranks
+        for position, fact in (*scan(squeezed, key), *steps_of(squeezed, key)):
+            if stream.done <= position < limit:
+                origin = _labelled(fact.origin, stream)
+                self._facts.add(replace(fact, origin=origin))
+        if stream.fresh:
+            for setting in settings_of(squeezed):
+                self.settings.add(setting)
+            self._facts.v2_runner |= "UsingV2ModelRunner" in squeezed.text
+        first = 0 if last else squeezed.index(max(0, length - CARRY))
+        stream.carry = [] if last else list(squeezed.lines[first:])
+        stream.done = 0 if last else limit - squeezed.starts[first] if squeezed.starts else 0
+        stream.fresh = []
+
+
+def _assigned(squeezed: Squeezed) -> Ranks | None:
+    """The ranks that vLLM says it assigned to this process."""
+    found = _ASSIGNED.search(squeezed.text)
+    if found is None:
+        return None
+    ep = int(found[4]) if found[4] and found[4].isdigit() else None
+    return Ranks(dp=int(found[1]), pp=int(found[2]), tp=int(found[3]), ep=ep)
+
+
+def _labelled(origin: Origin, stream: _Stream) -> Origin:
+    """The origin with its process label and ranks; a rank in the label comes first."""
+    own = {name: rank for name, rank in vars(ranks_of(stream.label)).items() if rank is not None}
+    ranks = replace(stream.ranks, **own)
+    return replace(origin, label=stream.label, ranks=ranks)

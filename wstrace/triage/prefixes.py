@@ -1,0 +1,244 @@
+"""Take the wrapping off a log line: who wrote it, and what is left as text.
+
+Collectors put their own prefix before vLLM's (docker compose, kubectl, journald, CRI, Ray),
+people quote, colour and escape. Two lines belong together when their outer prefix and
+vLLM's process label agree.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+JSON_LIMIT: Final = 1 << 20
+_LEVEL: Final = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION)"
+_LABEL: Final = re.compile(
+    r"\((?P<name>[A-Za-z_][\w.:\-]{0,80}(?: [A-Za-z_]\w*(?:=\w+)?){0,4} )?"
+    r"pid=(?P<pid>\d+)(?:, ?ip=(?P<ip>[^)\s]{1,64}))?\) ?"
+)
+_VLLM_HEAD: Final = re.compile(
+    rf"\s*\[?{_LEVEL}\]?:?\s+"
+    r"(?:\d{2,4}[-/]\d\d(?:[-/]\d\d)?[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\s*)?"
+    r"(?:\[?[\w./\\<>-]{1,120}:\d+\]?:?(?:\s|$))?"
+)
+_TIME: Final = re.compile(
+    r"\s*\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?Z| ?[+-]\d\d:?\d\d| UTC)?"
+    r"|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?"
+    r"|\d\d:\d\d:\d\d(?:[.,]\d+)?)\]?[,:]?\s+"
+)
+_UNIT: Final = re.compile(rf"(?!{_LEVEL}\b)(?P<key>[\w.-]+ [\w./@:-]+(?:\[\d+\])?): ?")
+_CRI: Final = re.compile(r"std(?:out|err) [FP] ")
+_COMPOSE: Final = re.compile(r"(?P<key>[A-Za-z0-9][\w.-]{0,80})\s*\|(?: |$)")
+_POD: Final = re.compile(r"\[(?P<key>(?=[^\]]*[/-])[\w./-]{3,200})\] ?")
+_TORCHRUN: Final = re.compile(r"\[(?P<key>rank\d+)\]: ?")
+_QUOTE: Final = re.compile(r"(?:\s*(?:>|[│┃|](?=\s|$)))+ ?")
+_LOGGER: Final = re.compile(rf"[-:| ]*(?:[\w.]+ ?[-:|] ?)?\[?{_LEVEL}\]? ?[-:|] ?(?!\d\d-)")
+_RANK: Final = re.compile(r"(?:^|[_\s])(DP|PP|TP|EP|DCP)(\d+)(?=$|[_\s])")
+_ENGINE: Final = re.compile(r"EngineCore_(\d+)$")
+_ANSI: Final = re.compile(
+    r"(?:\x1b|\\x1b|\\u001[bB]|\\033|\\e|\^\[|#033|\ufffd(?=\[\d))"
+    r"(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}\x07)"
+)
+_TAG: Final = re.compile(
+    r"</?(?:pre|code|span|p|div|strong|em|b|i|a|li|ul|ol|td|tr|th|table|tbody|details|summary"
+    r"|blockquote|font|tt|samp|h[1-6])(?:\s[^<>]{0,300})?>",
+    re.IGNORECASE,
+)
+_BREAK: Final = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_ESCAPED_NEWLINE: Final = re.compile(r"\\{1,4}r?\\{0,4}n(?=[\s'\"A-Z0-9^\\(\[]|$)")
+_ANY_ESCAPED_NEWLINE: Final = re.compile(r"\\{1,4}n")
+_WINDOWS_PATH: Final = re.compile(r"[A-Za-z]:\\|\\site-packages\\|\\vllm\\|\w\\\w+\\\w")
+_ESCAPED_CHARACTER: Final = re.compile(r"\\+u00([0-7][0-9a-fA-F])|\\+x([2-7][0-9a-fA-F])")
+_ESCAPED_QUOTE: Final = re.compile(r"\\+(?=['\"])")
+_REPEATED: Final = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
+_FENCE: Final = re.compile(r"\s*(?:```.*|~~~.*)?$")
+_JSON_OUTER: Final = (
+    "pod", "pod_name", "container", "container_name", "service", "host", "hostname",
+    "_HOSTNAME", "_SYSTEMD_UNIT", "rank", "processName", "process",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where a worker stands; None where the text does not say."""
+
+    dp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    dcp: int | None = None
+
+    def within(self, other: Ranks) -> bool:
+        """True where `other` says at least as much and nothing else."""
+        return all(
+            mine is None or mine == getattr(other, name) for name, mine in vars(self).items()
+        )
+
+
+@dataclass(frozen=True)
+class Line:
+    """One physical line, or a part of one, without its wrapping.
+
+    `outer` is the collector's key, `label` vLLM's process label with its pid ('' where the
+    line has none), `error` says that its level is ERROR or above.
+    """
+
+    number: int
+    outer: str
+    label: str
+    text: str
+    error: bool = False
+
+    @property
+    def ends_stream(self) -> bool:
+        """A blank line or a code fence: what follows is no continuation."""
+        return not self.label and bool(_FENCE.match(self.text))
+
+
+def ranks_of(label: str) -> Ranks:
+    """The ranks in a process label such as `Worker_DP11_TP2_EP46`."""
+    name = label.partition(" pid=")[0]
+    found = {kind.lower(): int(number) for kind, number in _RANK.findall(name)}
+    engine = _ENGINE.match(name)
+    if engine and int(engine[1]):
+        found["dp"] = int(engine[1])
+    return Ranks(**found)
+
+
+def lines_of(text: str, first: int) -> Iterator[Line]:
+    """All lines of `text`, unwrapped; `first` is the number of the first one."""
+    for number, raw in enumerate(text.split("\n"), first):
+        if "\r" not in raw:
+            yield from _unwrap(raw, number, "", 0)
+            continue
+        for part in raw.removesuffix("\r").split("\r"):
+            yield from _unwrap(part, number, "", 0)
+
+
+def _unwrap(raw: str, number: int, outer: str, depth: int) -> Iterator[Line]:
+    text = _plain(raw)
+    outer, label, text, error = _peel(text, outer)
+    stripped = text.strip()
+    if stripped[:1] == "{" and stripped[-1:] == "}" and depth < 3:
+        inner = _from_json(stripped, outer)
+        if inner is not None:
+            outer, texts = inner
+            for value in texts:
+                for part in value.split("\n"):
+                    yield from _unwrap(part, number, outer, depth + 1)
+            return
+    if "\\" in text:
+        parts = _unescape(text)
+        for part in parts[1:]:
+            yield Line(number, outer, label, parts[0], error)
+            parts[0] = part
+        text = parts[0]
+    yield Line(number, outer, label, text, error)
+
+
+def _plain(text: str) -> str:
+    """Without colours and markup, entities resolved."""
+    if "\x1b" in text or "[0" in text or "[3" in text or "[1" in text:
+        text = _ANSI.sub("", text)
+    if "<" in text:
+        text = _TAG.sub("", _BREAK.sub(" ", text))
+    if "&" in text:
+        text = html.unescape(html.unescape(text))
+    if "[repeated " in text:
+        text = _REPEATED.sub("", text)
+    return text
+
+
+def _peel(text: str, outer: str) -> tuple[str, str, str, bool]:
+    label = ""
+    found = _LABEL.search(text, 0, 400) if "pid=" in text[:400] else None
+    if found:
+        outer = _outer_of(text[: found.start()], outer)
+        while found:
+            label = _better(label, f"{(found['name'] or '').strip()} pid={found['pid']}")
+            text = text[found.end() :]
+            found = _LABEL.match(text)
+    else:
+        outer, text = _strip_outer(text, outer)
+    head = _VLLM_HEAD.match(text)
+    if head:
+        error = "ERROR" in head.group() or "CRITICAL" in head.group()
+        return outer, label, text[head.end() :], error
+    return outer, label, text, False
+
+
+def _better(old: str, new: str) -> str:
+    """Of two labels on one line (Ray's and vLLM's) the one that names ranks."""
+    return old if old and ranks_of(new) == Ranks() and ranks_of(old) != Ranks() else new
+
+
+def _outer_of(lead: str, outer: str) -> str:
+    if not lead.strip():
+        return outer
+    outer, rest = _strip_outer(lead, outer)
+    return f"{outer} {' '.join(rest.split())[:60]}".strip()
+
+
+def _strip_outer(text: str, outer: str) -> tuple[str, str]:
+    for _ in range(6):
+        before = text
+        timed = _TIME.match(text)
+        if timed:
+            text = text[timed.end() :]
+        for pattern in (_UNIT,) if timed else (_COMPOSE, _POD, _TORCHRUN):
+            found = pattern.match(text)
+            if found:
+                outer = f"{outer} {found['key']}".strip()[:200]
+                text = text[found.end() :]
+        for pattern in (_CRI, _QUOTE, _LOGGER):
+            found = pattern.match(text)
+            text = text[found.end() :] if found else text
+        if text == before:
+            break
+    return outer, text
+
+
+def _unescape(text: str) -> list[str]:
+    """The lines of a text in which newlines are written as backslash and n."""
+    newline = _ESCAPED_NEWLINE if _WINDOWS_PATH.search(text) else _ANY_ESCAPED_NEWLINE
+    return [_resolve(part) for part in newline.split(text)]
+
+
+def _resolve(part: str) -> str:
+    part = _ESCAPED_CHARACTER.sub(lambda m: chr(int(m[1] or m[2], 16)), part)
+    return _ESCAPED_QUOTE.sub("", _plain(part))
+
+
+def _from_json(text: str, outer: str) -> tuple[str, list[str]] | None:
+    if len(text) > JSON_LIMIT:
+        return None
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    names = [str(record[key]) for key in _JSON_OUTER if isinstance(record.get(key), str | int)]
+    return f"{outer} {' '.join(names)}".strip()[:200], list(_strings(record, 0))
+
+
+def _strings(value: Any, depth: int) -> Iterator[str]:
+    """Every text in a JSON record, in order; journald writes some as lists of bytes."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict) and depth < 6:
+        for key, item in value.items():
+            if key not in _JSON_OUTER:
+                yield from _strings(item, depth + 1)
+    elif isinstance(value, list) and depth < 6:
+        if len(value) > 8 and all(isinstance(item, int) and 0 <= item < 256 for item in value):
+            yield bytes(value).decode("utf-8", "replace")
+            return
+        for item in value:
+            yield from _strings(item, depth + 1)

@@ -1,0 +1,154 @@
+"""Open what a person hands over, and read it in bounded blocks of whole lines.
+
+Logs come from everywhere: UTF-16 files of a Windows shell, holes of NUL bytes left by log
+rotation, a single line of 100 MB. Memory never holds more than two blocks.
+"""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from wstrace.errors import WstraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BLOCK: Final = 1 << 20
+SAMPLE: Final = 1 << 16
+_PACKED: Final = {
+    b"\x1f\x8b": ("gzip", "zcat {path} | wstrace triage -"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstdcat {path} | wstrace triage -"),
+    b"BZh": ("bzip2", "bzcat {path} | wstrace triage -"),
+    b"\xfd7zXZ\x00": ("xz", "xzcat {path} | wstrace triage -"),
+    b"PK\x03\x04": ("zip", "unzip -p {path} | wstrace triage -"),
+}
+_TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x07\x1b\x00")
+_CONTROLS: Final = bytes(c for c in range(32) if c not in _TEXT_CONTROLS) + b"\x7f"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Bytes of the input and the number of the line that they begin in (from 1)."""
+
+    data: bytes
+    first_line: int
+
+
+def check_paths(paths: list[str]) -> None:
+    """Refuse a missing path or a directory before anything is read."""
+    for path in paths:
+        if path == "-":
+            continue
+        if not Path(path).exists():
+            raise WstraceError(f"{path} does not exist.", "Give a log file, or - for stdin.")
+        if Path(path).is_dir():
+            raise WstraceError(
+                f"{path} is a directory.",
+                "Give its log files: wstrace triage DIR/*.log. A trace folder of "
+                "`wstrace run` is read by `wstrace report`.",
+            )
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """The bytes of `path`, or of stdin for '-'."""
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        stream = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    with stream:
+        yield stream
+
+
+def blocks(stream: BinaryIO, path: str, size: int = BLOCK) -> Iterator[Block]:
+    """Blocks of about `size` bytes, cut after a newline where one is near.
+
+    A longer line is cut inside, and its pieces carry the same line number. WstraceError:
+    the input is empty, compressed or not text.
+    """
+    line, rest, seen = 1, b"", False
+    for data in _read(stream, path, size):
+        seen = seen or bool(data.strip(b" \t\r\n\x00"))
+        rest += data
+        if len(rest) < size:
+            continue
+        cut = rest.rfind(b"\n") + 1 or _character_cut(rest)
+        yield Block(rest[:cut], line)
+        line += rest.count(b"\n", 0, cut)
+        rest = rest[cut:]
+    if not seen:
+        raise WstraceError(
+            f"{_name(path)} is empty.",
+            "Nothing to read: save the server's log again, stderr included (2>&1).",
+        )
+    if rest:
+        yield Block(rest, line)
+
+
+def _read(stream: BinaryIO, path: str, size: int) -> Iterator[bytes]:
+    try:
+        first = stream.read(SAMPLE)
+        _refuse_packed(first, path)
+        decode = _wide_decoder(first)
+        if decode is None:
+            _refuse_binary(first, path)
+        data = first
+        while data:
+            yield decode.decode(data).encode("utf-8", "replace") if decode else data
+            data = stream.read(size)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _character_cut(data: bytes) -> int:
+    """Where to cut a line that is too long, not inside a UTF-8 character."""
+    cut = len(data)
+    for back in range(1, 4):
+        if data[cut - back] & 0xC0 == 0xC0:
+            return cut - back
+    return cut
+
+
+def _wide_decoder(sample: bytes) -> codecs.IncrementalDecoder | None:
+    if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return codecs.getincrementaldecoder("utf-16")("replace")
+    return None
+
+
+def _refuse_packed(sample: bytes, path: str) -> None:
+    for magic, (kind, command) in _PACKED.items():
+        if sample.startswith(magic):
+            raise WstraceError(
+                f"{_name(path)} is a {kind} file.",
+                f"Unpack it first: {command.format(path=path if path != '-' else 'FILE')}",
+            )
+
+
+def _refuse_binary(sample: bytes, path: str) -> None:
+    text = sample.replace(b"\x00", b"")
+    controls = len(text) - len(text.translate(None, _CONTROLS))
+    nul = len(sample) - len(text)
+    if controls * 50 > len(text) or (nul * 10 > len(sample) and controls * 200 > len(text)):
+        raise WstraceError(
+            f"{_name(path)} is a binary file, not a log.",
+            "Give the text of the log. For a screenshot, type the error line in by hand.",
+        )
+
+
+def _unreadable(path: str, error: OSError) -> WstraceError:
+    return WstraceError(
+        f"{_name(path)} cannot be read: {error.strerror or error}.",
+        "Check the path and its permissions.",
+    )
+
+
+def _name(path: str) -> str:
+    return "Standard input" if path == "-" else path
