@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from wstrace.trace.reader import ProcessTrace
 from wstrace.trace.records import (
@@ -36,6 +37,14 @@ from wstrace.trace.records import (
 
 AFTER_LOCK: frozenset[Phase] = frozenset(("post-lock-warmup", "serving"))
 SKIPPED: frozenset[Phase] = frozenset(("shutdown",))
+
+
+class Where(TypedDict):
+    """How a finding names a site."""
+
+    file: str
+    function: str
+    caller: str
 
 
 @dataclass(frozen=True, order=True)
@@ -106,7 +115,7 @@ class RankView:
     reserves: list[ReserveEvent] = field(default_factory=list)
     hooks: dict[str, Hook] = field(default_factory=dict)
     truncated: list[Truncated] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     counts: Counts | None = None
     memory: Memory = field(default_factory=Memory)
     ended: bool = False
@@ -149,10 +158,31 @@ class RankView:
         sizes = [g.after for g in self.growths if g.slot == slot]
         return sizes[-1] if sizes else self.locked_sizes.get(slot, 0)
 
+    def where(self, site: int | None) -> Where:
+        """File, function and vLLM's caller string of a site id; empty where unknown."""
+        seen = self.callers.get(site or 0)
+        if seen is None:
+            return Where(file="", function="", caller="")
+        return Where(file=seen.file, function=seen.function, caller=seen.caller)
+
     def slots(self) -> list[Slot]:
         """Every slot seen: locked, grown or requested."""
         seen = {slot for _, slot in self.sites} | {g.slot for g in self.growths}
         return sorted(seen | {s for lock in self.locks for s in lock.slots})
+
+
+LISTS: dict[type[Record], str] = {
+    Growth: "growths",
+    Failure: "failures",
+    Lock: "locks",
+    Capture: "captures",
+    PhaseChange: "phases",
+    Persistent: "persistent",
+    View: "views",
+    ReserveEvent: "reserves",
+    Truncated: "truncated",
+    Note: "notes",
+}
 
 
 def read_rank(process: ProcessTrace) -> RankView | None:
@@ -169,40 +199,18 @@ def read_rank(process: ProcessTrace) -> RankView | None:
 
 
 def _add(view: RankView, record: Record) -> None:
+    into = LISTS.get(type(record))
+    if into is not None:
+        getattr(view, into).append(record)
+        return
     match record:
         case Site():
             view.site_keys[record.id] = SiteKey(record.file, record.function)
             view.callers[record.id] = record
         case Ask():
             _add_ask(view, record)
-        case Growth():
-            view.growths.append(record)
-        case Failure():
-            view.failures.append(record)
-        case Lock():
-            view.locks.append(record)
-        case Capture():
-            view.captures.append(record)
-        case PhaseChange():
-            view.phases.append(record)
-        case _:
-            _add_rare(view, record)
-
-
-def _add_rare(view: RankView, record: Record) -> None:
-    match record:
-        case Persistent():
-            view.persistent.append(record)
-        case View():
-            view.views.append(record)
-        case ReserveEvent():
-            view.reserves.append(record)
         case Hook():
             view.hooks[record.name] = record
-        case Truncated():
-            view.truncated.append(record)
-        case Note():
-            view.notes.append(record.text)
         case Limits():
             view.limits.update(record.limits)
         case Counts():

@@ -122,7 +122,7 @@ def _head_limits(vllm_config: Any) -> dict[str, Limit]:
     for name, call in calls.items():
         try:
             found[name] = int(call())
-        except Exception:  # noqa: S112 - a model without such heads has no such limit
+        except Exception:  # a model without such heads has no such limit
             continue
     return found
 

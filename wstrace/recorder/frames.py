@@ -39,6 +39,18 @@ def stable_path(file: str) -> str:
     return "vllm/" + tail if found and head else file.rsplit("/", 1)[-1]
 
 
+def file_of(frame: FrameType) -> str:
+    """The caller's file, named by its module, so that every way of installing agrees."""
+    path = stable_path(frame.f_code.co_filename)
+    module = frame.f_globals.get("__name__", "")
+    guess = str(module).replace(".", "/")
+    base = path.rsplit("/", 1)[-1]
+    for candidate in (f"{guess}.py", f"{guess}/__init__.py"):
+        if "." in str(module) and candidate.endswith("/" + base):
+            return candidate
+    return path
+
+
 def is_manager_frame(code: CodeType) -> bool:
     """True for vLLM's WorkspaceManager methods and the wrappers that pose as them."""
     return code.co_qualname.startswith("WorkspaceManager.")
@@ -71,8 +83,7 @@ def caller_text(frame: FrameType) -> str:
 def stack_of(frame: FrameType) -> list[str]:
     """Up to 16 frames, innermost first, as `file:line:qualified name`."""
     return [
-        f"{stable_path(f.f_code.co_filename)}:{f.f_lineno}:{f.f_code.co_qualname}"
-        for f in outward(frame, STACK_DEPTH)
+        f"{file_of(f)}:{f.f_lineno}:{f.f_code.co_qualname}" for f in outward(frame, STACK_DEPTH)
     ]
 
 

@@ -106,7 +106,7 @@ def _before_init_device(live: Live, worker: Any) -> None:
 def _after_init_device(live: Live, worker: Any) -> None:
     ranks, world = read_ranks(worker)
     runner = type(worker.model_runner)
-    live.write(
+    live.write_worker(
         Worker(
             ranks=ranks,
             world=world,
@@ -115,8 +115,6 @@ def _after_init_device(live: Live, worker: Any) -> None:
             digest=model_digest(live.limits),
         )
     )
-    for hook in live.hooks.states.values():
-        live.write(hook)
     for name, maker in RUNNER_METHODS.items():
         live.hooks.wrap(runner, name, maker(live))
     when_imported(SCRATCH_MODULE, functools.partial(_hook_scratch, live))
@@ -180,7 +178,7 @@ def _adopt(live: Live, manager: Any) -> None:
     version = live.memory.vllm
     live.resizes_all_ubatches = version is not None and version < RESIZES_ALL_UBATCHES_UNTIL
     live.phases.remade()
-    live.write(
+    live.write_for_worker(
         Manager(
             event="init",
             id=live.arenas.manager_id,

@@ -81,7 +81,7 @@ class Live:
         self.role = _process_role()
         self.writer = TraceWriter(settings.directory, settings.run, self.header)
         self.writer.on_open.append(self._after_open)
-        self.hooks = Hooks(report=self.write_if_worker)
+        self.hooks = Hooks(report=self.write_for_worker)
         self.phases = PhaseTracker(on_change=self._phase_changed)
         self.steps = StepTracker()
         self.arenas = Arenas()
@@ -103,6 +103,8 @@ class Live:
         self.counts_at = 0
         self._tally_phase: Phase = "init"
         self._steps_written = 0
+        self.has_worker_record = False
+        self._waiting: list[Record] = []
         self._complaints: set[str] = set()
         self.on_phase: list[Callable[[Phase], None]] = []
 
@@ -131,10 +133,20 @@ class Live:
         """Append a record to this process's file."""
         self.writer.write(record)
 
-    def write_if_worker(self, record: Record) -> None:
-        """Append a record once this process has a worker; API servers leave no file."""
-        if self.worker is not None:
+    def write_for_worker(self, record: Record) -> None:
+        """Append a record, after the worker's own; API servers leave no file."""
+        if self.has_worker_record:
             self.write(record)
+        else:
+            self._waiting.append(record)
+
+    def write_worker(self, record: Record) -> None:
+        """Append the worker record, then what has waited for it."""
+        self.write(record)
+        self.has_worker_record = True
+        for waiting in self._waiting:
+            self.write(waiting)
+        self._waiting.clear()
 
     def _after_open(self) -> None:
         """A new file (first one, or after a fork) repeats what a reader needs."""
@@ -152,7 +164,7 @@ class Live:
         text = f"recorder: {what}: {type(error).__name__}: {error}"[:400]
         if text not in self._complaints and len(self._complaints) < 50:
             self._complaints.add(text)
-            self.write(Note(text=text))
+            self.write_for_worker(Note(text=text))
 
     # -- phases and counts ---------------------------------------------------------------
 

@@ -28,7 +28,6 @@ from wstrace.trace.records import (
     Site,
     Slot,
     Spec,
-    Step,
 )
 
 Ensure = Callable[[Any, int], Any]
@@ -152,7 +151,7 @@ def _record_beyond_cap(
 def site_of(live: Live, caller: FrameType) -> Site:
     """The site of a caller's frame; written when it is first seen in this process."""
     code = caller.f_code
-    file = frames.stable_path(code.co_filename)
+    file = frames.file_of(caller)
     found = live.sites.get((file, code.co_qualname))
     if found is not None:
         return found

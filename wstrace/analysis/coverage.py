@@ -1,0 +1,117 @@
+"""Whether a trace can be trusted to show a clean run: WS401 to WS403, and the reasons.
+
+"Clean" and "the recorder never attached" must never look alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+
+from wstrace.analysis.finding import Finding
+from wstrace.analysis.rank import RankView
+from wstrace.trace.reader import Trace
+from wstrace.trace.records import Ranks
+
+ESSENTIAL = ("._ensure_workspace_size", ".lock", ".execute_model", "WorkspaceManager")
+ON_GRAPHS = ("CUDAGraph.capture_begin", "CUDAGraph.capture_end")
+
+
+def find(view: RankView) -> list[Finding]:
+    """WS401, WS402 (hooks) and WS403 of one worker."""
+    return [*_before_lock(view), *_stood_down(view), *_truncated(view)]
+
+
+def _before_lock(view: RankView) -> list[Finding]:
+    if view.locks or view.served:
+        return []
+    last = view.phases[-1].phase if view.phases else "init"
+    return [
+        Finding(
+            code="WS401",
+            severity="inconclusive",
+            detail=f"the trace of this worker ends in phase {last}, before the lock",
+            advice="Let the server start and answer a request, then look again.",
+            ranks=(view.ranks,),
+        )
+    ]
+
+
+def _stood_down(view: RankView) -> list[Finding]:
+    lost = [h for h in view.hooks.values() if not h.set and _essential(view, h.name)]
+    return [
+        Finding(
+            code="WS402",
+            severity="inconclusive",
+            detail=f"the hook {hook.name} stood down: {hook.why}",
+            advice="Run `wstrace doctor` in this environment, and report the vLLM version.",
+            ranks=(view.ranks,),
+        )
+        for hook in lost
+    ]
+
+
+def _essential(view: RankView, name: str) -> bool:
+    if name in ON_GRAPHS:
+        return view.limits.get("cudagraph_mode") not in (None, "NONE")
+    return name.endswith(ESSENTIAL)
+
+
+def _truncated(view: RankView) -> list[Finding]:
+    return [
+        Finding(
+            code="WS403",
+            severity="note",
+            detail=f"more than {t.limit:,} {t.what}: later ones are kept as maxima a site only",
+            advice="Nothing is wrong: maxima and counts are complete.",
+            ranks=(view.ranks,),
+        )
+        for t in view.truncated
+    ]
+
+
+def find_missing(ranks: list[RankView]) -> list[Finding]:
+    """WS402: ranks that the config promises and that left no trace."""
+    missing = missing_ranks(ranks)
+    if not missing:
+        return []
+    return [
+        Finding(
+            code="WS402",
+            severity="inconclusive",
+            detail=f"{len(missing)} of {len(missing) + len(ranks)} ranks left no trace",
+            advice="Install wstrace on every node, and give the gate all trace folders.",
+            ranks=tuple(missing),
+        )
+    ]
+
+
+def missing_ranks(ranks: list[RankView]) -> list[Ranks]:
+    """Expected (dp, pp, tp) places without a worker record, from the group sizes."""
+    if not ranks:
+        return []
+    world = ranks[0].worker.world
+    places = product(range(world.dp or 1), range(world.pp or 1), range(world.tp or 1))
+    seen = {(v.ranks.dp or 0, v.ranks.pp or 0, v.ranks.tp or 0) for v in ranks}
+    return [Ranks(dp=dp, pp=pp, tp=tp) for dp, pp, tp in places if (dp, pp, tp) not in seen]
+
+
+def reasons(
+    ranks: list[RankView], findings: Iterable[Finding], trace: Trace, allow_unlocked: bool
+) -> list[str]:
+    """Why the trace cannot show a clean run; empty when it can."""
+    if not trace.processes:
+        return ["the folder holds no trace: the recorder never attached"]
+    if not ranks:
+        return ["no worker left a trace: the recorder never attached to one"]
+    found = [f.detail for f in findings if f.severity == "inconclusive"]
+    if not allow_unlocked and any(v.served and not v.locks for v in ranks):
+        found.append("no lock was seen (expected for eager runs: --allow-unlocked)")
+    found += [
+        f"a reserve was refused: {event.why}"
+        for view in ranks
+        for event in view.reserves
+        if event.event == "refused"
+    ]
+    found += [f"{p.unknown} records of an unknown kind" for p in trace.processes if p.unknown]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,138 @@
+"""The warm-up/serving diff, per site and slot: WS101 to WS106.
+
+A request escapes when the manager is locked and it is larger than the arena was at the
+lock; under `--on-growth grow` it is one all the same. The diff is per site, not per arena:
+a site that asked for more than ever before, but found room that a larger neighbour had
+made, is a latent escape (WS103).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from wstrace.analysis.finding import Finding, Severity
+from wstrace.analysis.rank import RankView, SiteKey, SiteUse
+from wstrace.bounds.bound import Bound
+from wstrace.trace.records import Ask, Failure, Slot
+from wstrace.units import human
+
+BoundOf = Callable[[SiteKey], Bound]
+RESERVE = "Apply a reserve: wstrace reserve TRACE -o reserve.yaml."
+
+
+def find(view: RankView, bound_of: BoundOf) -> list[Finding]:
+    """WS101 to WS106 of one worker."""
+    found = list(_refusals(view))
+    for use in view.sites.values():
+        found += _site(view, use, bound_of)
+    return found
+
+
+def _site(view: RankView, use: SiteUse, bound_of: BoundOf) -> list[Finding]:
+    locked = [ask for ask in use.after if ask.locked]
+    if not locked:
+        return []
+    arena = view.arena(use.slot)
+    worst = max(locked, key=lambda a: a.bytes)
+    if worst.bytes > arena:
+        return [_escape(view, use, worst, arena, bound_of(use.key))]
+    if worst.bytes > use.warmup_bytes:
+        return [_latent(view, use, worst, arena, bound_of(use.key))]
+    return []
+
+
+def _escape(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) -> Finding:
+    code = "WS102" if use.warmup else "WS101"
+    if not use.warmup and _never_warmed(view, use.slot):
+        code = "WS104"
+    before = human(use.warmup_bytes) if use.warmup else "nothing"
+    detail = (
+        f"asked {human(worst.bytes)} in a slot locked at {human(arena)}; "
+        f"before the lock it asked {before}"
+    )
+    return _finding(code, "error", view, use, worst, arena, bound, detail, RESERVE)
+
+
+def _never_warmed(view: RankView, slot: Slot) -> bool:
+    """No site asked in this slot before the lock, while another slot was warmed."""
+    warmed = {s for (_, s), use in view.sites.items() if use.warmup}
+    return slot not in warmed and bool(warmed)
+
+
+def _latent(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) -> Finding:
+    beyond = bound.bytes is not None and bound.bytes > arena
+    need = human(bound.bytes)
+    detail = (
+        f"asked {human(worst.bytes)} after the lock, {human(use.warmup_bytes)} before; "
+        f"it fitted because the slot is {human(arena)}; it can need {need} ({bound.grade})"
+    )
+    severity: Severity = "error" if beyond else "note"
+    advice = RESERVE if beyond else "Nothing: its bound fits the arena."
+    return _finding("WS103", severity, view, use, worst, arena, bound, detail, advice)
+
+
+def _finding(
+    code: str,
+    severity: Severity,
+    view: RankView,
+    use: SiteUse,
+    worst: Ask,
+    arena: int,
+    bound: Bound,
+    detail: str,
+    advice: str,
+) -> Finding:
+    return Finding(
+        code=code,
+        severity=severity,
+        detail=detail,
+        advice=advice,
+        file=use.key.file,
+        function=use.key.function,
+        caller=use.caller,
+        slot=use.slot,
+        ranks=(view.ranks,),
+        layers=tuple(use.layers),
+        warmup_bytes=use.warmup_bytes if use.warmup else None,
+        serving_bytes=worst.bytes,
+        arena_bytes=arena,
+        bound=bound,
+        phase=worst.phase,
+        step=worst.step,
+        statements=tuple(worst.provenance.statements) if worst.provenance else (),
+    )
+
+
+def _refusals(view: RankView) -> Iterator[Finding]:
+    for failure in view.failures:
+        if failure.kind == "persistent":
+            yield _refusal(
+                view,
+                failure,
+                "WS105",
+                "A reserve does not cover it: make the resource in every slot during warm-up "
+                "(start with --on-growth grow to survive meanwhile).",
+            )
+        elif failure.kind == "layer":
+            yield _refusal(
+                view,
+                failure,
+                "WS106",
+                "A reserve does not cover it: lower --max-num-batched-tokens to what warm-up "
+                "ran, or warm the layer with the largest batch.",
+            )
+
+
+def _refusal(view: RankView, failure: Failure, code: str, advice: str) -> Finding:
+    return Finding(
+        code=code,
+        severity="error",
+        detail=f"{failure.key} was refused" if not failure.survived else f"{failure.key} grew",
+        advice=advice,
+        **view.where(failure.site),
+        slot=failure.slot,
+        ranks=(view.ranks,),
+        layers=(failure.layer,) if failure.layer else (),
+        phase=failure.phase,
+        step=failure.step,
+    )

@@ -1,0 +1,161 @@
+"""Accounting: what KV sizing never saw, what was reserved in vain: WS201 to WS204."""
+
+from __future__ import annotations
+
+from wstrace.analysis.escapes import BoundOf
+from wstrace.analysis.finding import Finding
+from wstrace.analysis.rank import RankView
+from wstrace.trace.records import Growth, Ranks, Slot
+from wstrace.units import exact, human
+
+FAR_ABOVE = 4
+WORTH_A_NOTE = 1 << 20
+
+
+def find(view: RankView, bound_of: BoundOf) -> list[Finding]:
+    """WS201, WS202 and WS203 of one worker."""
+    return [*_uncounted(view), *_unlocked(view), *_oversized(view, bound_of)]
+
+
+def _uncounted(view: RankView) -> list[Finding]:
+    """WS201: the last uncounted growth of each slot, with the site that caused it."""
+    last: dict[Slot, Growth] = {}
+    for growth in view.growths:
+        if growth.window == "not counted" and not growth.forced:
+            last[growth.slot] = growth
+    return [_uncounted_finding(view, growth) for growth in last.values()]
+
+
+def _uncounted_finding(view: RankView, growth: Growth) -> Finding:
+    fixed = view.memory.fixed_kv
+    why = (
+        f"the KV cache size is fixed by {fixed}"
+        if fixed
+        else f"it came in phase {growth.phase}"
+    )
+    advice = (
+        f"Lower {fixed} by {growth.after - growth.before:,} bytes."
+        if fixed
+        else "Reserve it before profiling: wstrace reserve TRACE -o reserve.yaml."
+    )
+    return Finding(
+        code="WS201",
+        severity="warning",
+        detail=f"the arena grew to {exact(growth.after)}, not counted in KV sizing: {why}",
+        advice=advice,
+        **view.where(growth.site),
+        slot=growth.slot,
+        ranks=(view.ranks,),
+        arena_bytes=growth.after,
+        phase=growth.phase,
+        step=growth.step,
+    )
+
+
+def _unlocked(view: RankView) -> list[Finding]:
+    if not view.served or view.locks:
+        return []
+    return [
+        Finding(
+            code="WS202",
+            severity="warning",
+            detail=f"serving started with no lock ({_why_unlocked(view)}): growth is silent",
+            advice="Reserve the worst case, so that nothing grows: wstrace reserve TRACE.",
+            ranks=(view.ranks,),
+        )
+    ]
+
+
+def _why_unlocked(view: RankView) -> str:
+    if view.limits.get("enforce_eager"):
+        return "eager mode never locks"
+    if "gpu.model_runner" in view.worker.runner:
+        return "this V2 model runner does not lock"
+    if view.limits.get("cudagraph_mode") == "NONE":
+        return "no CUDA graphs, no lock"
+    return "this engine did not lock"
+
+
+def _oversized(view: RankView, bound_of: BoundOf) -> list[Finding]:
+    """WS203: an arena far above every request, warm-up and capture included."""
+    if not view.served:
+        return []
+    findings = []
+    for slot in view.slots():
+        uses = [u for (_, s), u in view.sites.items() if s == slot]
+        used = max((max(u.warmup_bytes, u.after_bytes) for u in uses), default=0)
+        arena = view.arena(slot)
+        bounds = [bound_of(u.key) for u in uses]
+        needed = max((b.bytes or 0 for b in bounds if b.grade == "proved"), default=0)
+        if arena > FAR_ABOVE * max(used, needed) and arena - used > WORTH_A_NOTE:
+            findings.append(_oversized_finding(view, slot, arena, used))
+    return findings
+
+
+def _oversized_finding(view: RankView, slot: Slot, arena: int, used: int) -> Finding:
+    tokens = kv_tokens(view, arena - used)
+    worth = f", worth {tokens:,} KV tokens" if tokens else ""
+    return Finding(
+        code="WS203",
+        severity="note",
+        detail=f"the arena is {human(arena)}, the largest request was {human(used)}{worth}",
+        advice="Check the reserve's formulas, or reserve less with --cover SITE=observed.",
+        slot=slot,
+        ranks=(view.ranks,),
+        serving_bytes=used,
+        arena_bytes=arena,
+    )
+
+
+def kv_tokens(view: RankView, size: int) -> int | None:
+    """KV-cache tokens that `size` bytes would hold on this rank; None where unknown."""
+    memory = view.memory
+    if not memory.bytes_per_block or not memory.block_size:
+        return None
+    return size * memory.block_size // memory.bytes_per_block
+
+
+def find_across(ranks: list[RankView]) -> list[Finding]:
+    """WS204: the same slot locked at different sizes on ranks of one pipeline stage."""
+    sizes: dict[tuple[int | None, Slot], dict[int, list[Ranks]]] = {}
+    for view in ranks:
+        for slot, size in view.locked_sizes.items():
+            by_size = sizes.setdefault((view.ranks.pp, slot), {})
+            by_size.setdefault(size, []).append(view.ranks)
+    findings = [_uneven(slot, by) for (_, slot), by in sizes.items() if len(by) > 1]
+    return findings + [f for view in ranks for f in _uneven_slots(view)]
+
+
+def _uneven(slot: Slot, by_size: dict[int, list[Ranks]]) -> Finding:
+    smallest = min(by_size)
+    return Finding(
+        code="WS204",
+        severity="warning",
+        detail="ranks were locked at " + ", ".join(human(size) for size in sorted(by_size)),
+        advice="The smallest rank fails first: reserve the same bytes on every rank.",
+        slot=slot,
+        ranks=tuple(by_size[smallest]),
+        arena_bytes=smallest,
+    )
+
+
+def _uneven_slots(view: RankView) -> list[Finding]:
+    """Ubatches of one lane that were both used but locked at different sizes."""
+    lanes: dict[int, dict[int, list[Slot]]] = {}
+    for slot, size in view.locked_sizes.items():
+        if size:
+            lanes.setdefault(slot.lane, {}).setdefault(size, []).append(slot)
+    return [
+        Finding(
+            code="WS204",
+            severity="warning",
+            detail=f"ubatches of lane {lane} were locked at "
+            + ", ".join(human(size) for size in sorted(by_size)),
+            advice="Reserve the same bytes in every slot.",
+            slot=by_size[min(by_size)][0],
+            ranks=(view.ranks,),
+            arena_bytes=min(by_size),
+        )
+        for lane, by_size in lanes.items()
+        if len(by_size) > 1
+    ]

@@ -1,0 +1,181 @@
+"""`wstrace run [options] -- CMD...`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+import wstrace
+from wstrace.cli.launch import run_child
+from wstrace.errors import WstraceError
+from wstrace.recorder.session import environment, make_trace_folder, new_run_id
+from wstrace.reserve import config as reserve_config
+from wstrace.trace.reader import RUN_FILE, Run
+from wstrace.trace.redact import redact_argv
+
+OUT = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="Trace folder (default: ./wstrace-UTC-ID, new)."),
+]
+GROWTH = Annotated[
+    Literal["raise", "grow"],
+    typer.Option(
+        help="raise: vLLM's behaviour. grow: let a locked arena grow, to find all escapes."
+    ),
+]
+RESERVE = Annotated[
+    Path | None, typer.Option("--reserve", help="Reserve config to apply before profiling.")
+]
+POLICY = Annotated[
+    Literal["fail", "skip"],
+    typer.Option(help="What a worker does when the reserve config does not fit."),
+]
+MAX_RESERVE = Annotated[
+    str | None, typer.Option("--max-reserve", help="Refuse a larger reserve, such as 2GiB.")
+]
+VIEWS = Annotated[
+    bool, typer.Option("--check-views", help="Find views that outlive a growth (slower).")
+]
+REPORT = Annotated[
+    Path | None, typer.Option("--report", help="Also write a report when the command ends.")
+]
+QUIET = Annotated[bool, typer.Option("-q", "--quiet", help="No verdict at the end.")]
+COMMAND = Annotated[list[str] | None, typer.Argument(metavar="-- CMD...", show_default=False)]
+
+
+def command(
+    cmd: COMMAND = None,
+    output: OUT = None,
+    on_growth: GROWTH = "raise",
+    reserve: RESERVE = None,
+    reserve_policy: POLICY = "fail",
+    max_reserve: MAX_RESERVE = None,
+    check_views: VIEWS = False,
+    report: REPORT = None,
+    quiet: QUIET = False,
+) -> None:
+    """Run a vLLM command with the recorder attached; exit with its exit code.
+
+    Example: wstrace run -- vllm serve MODEL --max-model-len 32768
+    """
+    if not cmd:
+        raise WstraceError(
+            "No command to run.", "Write it after `--`: wstrace run -- vllm serve MODEL"
+        )
+    if reserve is not None:
+        reserve_config.load(reserve)
+    _require(cmd[0])
+    run = new_run_id()
+    folder = make_trace_folder(output or Path(f"wstrace-{run}"))
+    values = environment(
+        folder,
+        run,
+        on_growth=on_growth,
+        reserve=reserve,
+        reserve_policy=reserve_policy,
+        max_reserve=None if max_reserve is None else _bytes(max_reserve),
+        check_views=check_views,
+    )
+    started = _start(folder, run, cmd, on_growth, reserve)
+    code = run_child(cmd, {**os.environ, **_plugins(), **values})
+    _finish(folder, started, code)
+    _conclude(folder, run, quiet, report)
+    raise typer.Exit(code)
+
+
+def _require(program: str) -> None:
+    if shutil.which(program) is None:
+        raise WstraceError(
+            f"No such command: {program!r}.", "Check the command after `--`, and PATH."
+        )
+
+
+def _bytes(text: str) -> int:
+    from wstrace.units import parse_bytes
+
+    return parse_bytes(text)
+
+
+def _plugins() -> dict[str, str]:
+    """VLLM_PLUGINS is an allow list: add to it when set, never set it.
+
+    vLLM keys its compile cache on it, so a changed value compiles the model again.
+    """
+    listed = os.environ.get("VLLM_PLUGINS")
+    if listed is None or "wstrace" in listed.split(","):
+        return {}
+    print(
+        "wstrace: adding wstrace to VLLM_PLUGINS; vLLM's compile cache key changes with it.",
+        file=sys.stderr,
+    )
+    return {"VLLM_PLUGINS": ",".join([*filter(None, listed.split(",")), "wstrace"])}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": sys.version.split()[0]}
+    for name in ("vllm", "torch"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _start(folder: Path, run: str, cmd: list[str], on_growth: str, reserve: Path | None) -> Run:
+    started = Run(
+        run=run,
+        command=redact_argv(cmd),
+        started=_now(),
+        wstrace=wstrace.__version__,
+        on_growth=on_growth,
+        reserve=reserve.name if reserve else None,
+        versions=_versions(),
+    )
+    _write(folder, started)
+    return started
+
+
+def _finish(folder: Path, started: Run, code: int) -> None:
+    _write(folder, msgspec.structs.replace(started, ended=_now(), exit_code=code))
+
+
+def _write(folder: Path, run: Run) -> None:
+    """run.json, whole or not at all, 0600."""
+    path = folder / RUN_FILE
+    partial = folder / f".{RUN_FILE}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    handle = os.open(partial, flags, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+    os.replace(partial, path)
+
+
+def _conclude(folder: Path, run: str, quiet: bool, report: Path | None) -> None:
+    """The verdict on stderr (stdout is the command's), and the report if asked for."""
+    if quiet and report is None:
+        return
+    try:
+        from wstrace.analysis.session import load_session
+        from wstrace.report.verdict import verdict_lines
+
+        session = load_session(folder, run)
+        if not quiet:
+            print("\n".join(verdict_lines(session, folder)), file=sys.stderr)
+        if report is not None:
+            from wstrace.report.choose import write_report
+
+            write_report([session], report)
+    except WstraceError as error:
+        print(f"wstrace: {error.message}\n{error.hint}", file=sys.stderr)

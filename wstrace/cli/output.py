@@ -1,0 +1,41 @@
+"""Where output goes: `-` or a file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from wstrace.errors import WstraceError
+
+
+def write_output(text: str, target: Path | None, *, force: bool = True) -> None:
+    """Write `text` to stdout (None or `-`), or to a file by rename.
+
+    With `force` False an existing file is refused. Raises WstraceError (exit 2) when the
+    file cannot be written; then nothing is left behind.
+    """
+    if target is None or str(target) == "-":
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        return
+    if target.exists() and not force:
+        raise WstraceError(f"{target} exists.", "Choose another -o, or add --force.")
+    try:
+        _write_whole(text, target)
+    except OSError as error:
+        raise WstraceError(
+            f"Cannot write {target}: {error.strerror}.", "Give a folder that can be written."
+        ) from error
+
+
+def _write_whole(text: str, target: Path) -> None:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise

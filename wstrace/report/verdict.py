@@ -1,0 +1,66 @@
+"""The verdict of a run in at most 12 lines, and the next command to type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wstrace.analysis.finding import Finding
+from wstrace.analysis.session import Session
+from wstrace.units import exact, human
+
+MAX_LINES = 12
+WIDTH = 100
+
+
+def sentence(session: Session) -> str:
+    """The verdict in one sentence; vLLM's own caller string first, people search for it."""
+    worst = next((f for f in session.findings if f.severity == "error"), None)
+    if worst is not None:
+        caller = worst.caller or worst.site or "a request"
+        return f"'{caller}' {worst.detail} ({worst.code})."
+    if session.inconclusive:
+        return f"Inconclusive: {session.inconclusive[0]}."
+    return f"Clean: {len(session.sites)} sites, no request above what warm-up had made room for."
+
+
+def verdict_lines(session: Session, folder: Path) -> list[str]:
+    """At most 12 lines for a terminal: the verdict, the worst findings, what to type next."""
+    errors = [f for f in session.findings if f.severity == "error"]
+    lines = ["", f"wstrace: {sentence(session)}"]
+    if errors:
+        lines += _explain(errors[0])
+        lines += [_row(f) for f in errors[1:4]]
+        if len(errors) > 4:
+            lines.append(f"  and {len(errors) - 4} more.")
+    elif session.inconclusive[1:]:
+        lines += [f"  also: {reason}" for reason in session.inconclusive[1:3]]
+    lines += _next(session, folder, bool(errors))
+    return [line[: WIDTH * 2] for line in lines[:MAX_LINES]]
+
+
+def _explain(finding: Finding) -> list[str]:
+    bound = finding.bound
+    lines = []
+    if finding.layers:
+        more = f" and {len(finding.layers) - 1} more" if len(finding.layers) > 1 else ""
+        lines.append(f"  layer: {finding.layers[0]}{more}")
+    if finding.statements:
+        lines.append(f"  why:   {finding.statements[0].strip()}")
+    if bound is not None and bound.bytes is not None:
+        lines.append(f"  bound: {exact(bound.bytes)}, {bound.grade}: {bound.formula or bound.why}")
+    return lines
+
+
+def _row(finding: Finding) -> str:
+    size = human(finding.serving_bytes)
+    return f"  {finding.code} {finding.caller or finding.site}: {size}, {finding.title}"
+
+
+def _next(session: Session, folder: Path, failed: bool) -> list[str]:
+    lines = [f"trace: {folder}"]
+    if failed:
+        lines.append(f"next:  wstrace reserve {folder} -o reserve.yaml")
+        lines.append("       wstrace run --reserve reserve.yaml -- YOUR COMMAND")
+    else:
+        lines.append(f"next:  wstrace report {folder}")
+    return lines

@@ -1,0 +1,36 @@
+"""Bytes as people write and read them: 1024-based, as vLLM's log has them."""
+
+from __future__ import annotations
+
+import re
+
+from wstrace.errors import WstraceError
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(?i)\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of `2GiB`, `512M`, `64 MB` (all 1024-based) or `1048576`.
+
+    Raises WstraceError (exit 2) for anything else.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise WstraceError(f"Not a size: {text!r}.", "Write it as 2GiB, 512MiB or in bytes.")
+    return round(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def human(size: int | None) -> str:
+    """`9.94 MiB` for 10420224; a dash for None."""
+    if size is None:
+        return "-"
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if abs(size) >= scale:
+            return f"{size / scale:.2f} {unit}"
+    return f"{size} B"
+
+
+def exact(size: int | None) -> str:
+    """`10,420,224 bytes (9.94 MiB)`."""
+    return "-" if size is None else f"{size:,} bytes ({human(size)})"
