@@ -9,172 +9,35 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
+from wstrace.bounds.site import Cover, Flag, KnownSite, Name, Variant, WorstCase, release_of
 from wstrace.errors import WstraceError
 from wstrace.formula.expression import parse
 from wstrace.formula.maximum import maximise
 
+__all__ = [
+    "Cover",
+    "Flag",
+    "KnownSite",
+    "Name",
+    "Variant",
+    "WorstCase",
+    "evaluate",
+    "find",
+    "known_sites",
+    "match",
+    "matches",
+    "release_of",
+    "require",
+    "shared_names",
+]
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-Kind = Literal["arena", "persistent"]
-
-
-@dataclass(frozen=True)
-class Name:
-    """A number that formulas use, and where a person finds it.
-
-    `keys` are Hugging Face config keys, `divided_by` the group size that shards the value
-    (a per-rank number), `default` what vLLM's code takes when nobody sets it (a number, or an
-    expression over other names), `why` the reason that default is one.
-    """
-
-    name: str
-    meaning: str
-    flag: str = ""
-    env: str = ""
-    keys: tuple[str, ...] = ()
-    divided_by: str = ""
-    default: int | str | None = None
-    why: str = ""
-
-    def where(self) -> str:
-        """How to give this number, in one line."""
-        places = [self.flag, self.env and f"environment {self.env}"]
-        if self.keys:
-            per = f" / {self.divided_by}" if self.divided_by else ""
-            places.append(f"config.json {' or '.join(self.keys)}{per}")
-        places.append(f"--set {self.name}=N")
-        return "; ".join(place for place in places if place)
-
-
-@dataclass(frozen=True)
-class Flag:
-    """A flag of vLLM and what it does to the site's worst case; `why` for one that does not."""
-
-    flag: str
-    effect: str = ""
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Cover:
-    """A reservation that vLLM itself makes for the site, and in which versions.
-
-    `covers` is one of full, partial, none; `counted` says whether KV sizing sees it.
-    """
-
-    since: str
-    covers: Literal["full", "partial", "none"]
-    when: str
-    until: str = ""
-    counted: bool = True
-    gap: str = ""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """The formula as it stands from version `since` up to, not including, `until`.
-
-    `formula` gives the worst case in bytes over config names, `request` one call's bytes
-    over `drivers` (scheduler quantities, each with its limit expression) and constants.
-    `monotone` is False where the largest request is not at the drivers' limits.
-    """
-
-    since: str
-    formula: str
-    until: str = ""
-    request: str = ""
-    drivers: dict[str, str] = field(default_factory=dict)
-    monotone: bool = True
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class KnownSite:
-    """One call site of the arena (or a persistent resource) with its worst case.
-
-    Sites with the same file and function but another `choice` (which experts, which
-    layout) are alternatives: the first in the file is what `match` returns.
-    """
-
-    id: str
-    family: str
-    title: str
-    files: tuple[str, ...]
-    functions: tuple[str, ...]
-    variants: tuple[Variant, ...]
-    variant: Variant
-    lever: Flag
-    not_levers: tuple[Flag, ...] = ()
-    kind: Kind = "arena"
-    choice: str = ""
-    first_bad: str = ""
-    first_fixed: str = ""
-    triage_class: str = "never_profiled"
-    covers: tuple[Cover, ...] = ()
-    local_names: tuple[Name, ...] = ()
-    notes: str = ""
-    links: tuple[str, ...] = ()
-    cases: tuple[str, ...] = ()
-
-    @property
-    def formula(self) -> str:
-        """The worst case in bytes, an expression over config names."""
-        return self.variant.formula
-
-    @property
-    def request_formula(self) -> str:
-        """One call's bytes, an expression over `drivers` and constants."""
-        return self.variant.request
-
-    @property
-    def drivers(self) -> Mapping[str, str]:
-        """Scheduler quantity to the expression of its limit."""
-        return self.variant.drivers
-
-    @property
-    def first_seen(self) -> str:
-        """The first version that was read and has this site."""
-        return self.variants[0].since
-
-    @property
-    def names(self) -> tuple[Name, ...]:
-        """The names of the worst-case formula, with where to find each."""
-        local = {name.name: name for name in self.local_names}
-        shared = shared_names()
-        return tuple(
-            local.get(name) or shared[name] for name in sorted(parse(self.formula).names)
-        )
-
-    def at(self, version: str | None) -> KnownSite:
-        """The same site with the variant of `version`, or the nearest one."""
-        return replace(self, variant=_choose(self.variants, version))
-
-    def cover(self, version: str | None) -> Cover | None:
-        """What vLLM of `version` itself reserves for this site; None where nothing is known."""
-        release = release_of(version)
-        if release is None:
-            return self.covers[-1] if self.covers else None
-        return next((c for c in self.covers if _holds(c.since, c.until, release)), None)
-
-
-@dataclass(frozen=True)
-class WorstCase:
-    """What a site can ever need, in bytes; None while `needs` names missing numbers.
-
-    `assumed` lists the defaults of vLLM's code that were taken, as `name = value (why)`.
-    """
-
-    bytes: int | None
-    formula: str
-    grade: Literal["proved"] | None = "proved"
-    needs: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
 
 
 @cache
@@ -193,6 +56,16 @@ def shared_names() -> Mapping[str, Name]:
 def find(site_id: str) -> KnownSite | None:
     """The site with this id, with its newest formula."""
     return next((site for site in known_sites() if site.id == site_id), None)
+
+
+def require(site_id: str) -> KnownSite:
+    """The site with this id; raises `WstraceError` with the nearest ids otherwise."""
+    site = find(site_id)
+    if site is None:
+        near = get_close_matches(site_id, [s.id for s in known_sites()], n=3, cutoff=0.3)
+        hint = f"Did you mean {', '.join(near)}?" if near else "`wstrace sites` lists them."
+        raise WstraceError(f"No known site is called '{site_id}'.", hint)
+    return site
 
 
 def match(file: str, function: str, version: str | None = None) -> KnownSite | None:
@@ -258,30 +131,6 @@ def _largest(variant: Variant, known: Mapping[str, int]) -> int:
     return maximise(parse(variant.request), known, ranges).value
 
 
-def release_of(version: str | None) -> tuple[int, ...] | None:
-    """The release numbers of a version text, None where it names none.
-
-    A build from a branch calls itself 0.1.devN: that says nothing about its age.
-    """
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", (version or "").strip())
-    if not found or (found[1], found[2]) == ("0", "1"):
-        return None
-    return tuple(int(part or 0) for part in found.groups())
-
-
-def _choose(variants: tuple[Variant, ...], version: str | None) -> Variant:
-    release = release_of(version)
-    if release is None:
-        return variants[-1]
-    older = [v for v in variants if (release_of(v.since) or ()) <= release]
-    return older[-1] if older else variants[0]
-
-
-def _holds(since: str, until: str, release: tuple[int, ...]) -> bool:
-    end = release_of(until)
-    return (release_of(since) or ()) <= release and (end is None or release < end)
-
-
 def _file_fit(file: str, site: KnownSite) -> int:
     """How many trailing path parts agree; 0 unless one path is the end of the other."""
     asked = _parts(file)
@@ -319,6 +168,9 @@ def _sites_of(family: dict[str, Any]) -> Iterator[KnownSite]:
         yield _site({**shared, **entry})
 
 
+_NESTED = {"lever", "not_levers", "covers"}
+
+
 def _site(entry: dict[str, Any]) -> KnownSite:
     variants = tuple(Variant(**variant) for variant in entry.pop("variant"))
     names = entry.pop("names", {})
@@ -329,11 +181,8 @@ def _site(entry: dict[str, Any]) -> KnownSite:
         lever=Flag(**entry["lever"]),
         not_levers=tuple(Flag(**flag) for flag in entry.get("not_levers", ())),
         covers=tuple(Cover(**cover) for cover in entry.get("covers", ())),
-        local_names=tuple(_name(name, value) for name, value in names.items()),
+        vocabulary={**shared_names(), **{name: _name(name, names[name]) for name in names}},
     )
-
-
-_NESTED = {"lever", "not_levers", "covers"}
 
 
 def _name(name: str, entry: dict[str, Any]) -> Name:
@@ -341,16 +190,4 @@ def _name(name: str, entry: dict[str, Any]) -> Name:
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
-
-
-def require(site_id: str) -> KnownSite:
-    """The site with this id; raises `WstraceError` with the nearest ids otherwise."""
-    from difflib import get_close_matches
-
-    site = find(site_id)
-    if site is None:
-        near = get_close_matches(site_id, [s.id for s in known_sites()], n=3, cutoff=0.3)
-        hint = f"Did you mean {', '.join(near)}?" if near else "`wstrace sites` lists them."
-        raise WstraceError(f"No known site is called '{site_id}'.", hint)
-    return site
+    return tuple(value) if isinstance(value, list) else value
