@@ -67,6 +67,7 @@ LIVE_NAMES: Final[tuple[str, ...]] = (
     "num_gpu_blocks_override",
     "flashinfer_workspace_bytes",
     "sparse_indexer_max_logits_mb",
+    "reorder_batch_threshold",
 )
 LIMIT_NAMES: Final[frozenset[str]] = frozenset(LAYOUT_NAMES + LIVE_NAMES)
 

@@ -1,0 +1,126 @@
+"""The third way to a bound: a template that fits, dimension by dimension or in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from wstrace.bounds.evidence import Refusal, Site, scheduled_rows
+from wstrace.bounds.inference import LEAST, Fit, NoFit, Observation, Space, infer
+from wstrace.bounds.limits import joint_limits
+from wstrace.bounds.worst import Goal, Worst, worst_case
+from wstrace.errors import WstraceError
+from wstrace.formula import expression
+from wstrace.trace.records import Ask
+
+_MOST_SPECS: Final = 16
+
+
+def by_fit(site: Site) -> Worst | Refusal:
+    """The largest worst case among the simplest templates that reproduce every request."""
+    asks = _usable(site.asks)
+    space = _space(site)
+    if len({ask.bytes for ask in asks}) < LEAST:
+        return Refusal(f"fewer than {LEAST} different sizes were seen in scheduled steps")
+    found = _by_shape(asks, space) or _by_bytes(asks, space)
+    if isinstance(found, NoFit):
+        return Refusal(found.why)
+    return _worst(found, site, len(asks))
+
+
+def _usable(asks: Sequence[Ask]) -> list[Ask]:
+    """Requests whose step is known in full: the others cannot say what they depend on."""
+    return [ask for ask in asks if ask.step and ask.step.requests and scheduled_rows(ask)]
+
+
+def _space(site: Site) -> Space:
+    ranges = {
+        role: (limit.minimum, max(limit.minimum, limit.maximum))
+        for role, limit in site.roles.items()
+        if limit.maximum is not None
+    }
+    return Space(ranges, site.numbers, tuple(joint_limits(ranges, site.limits)))
+
+
+def _by_bytes(asks: Sequence[Ask], space: Space) -> Fit | NoFit:
+    return infer([Observation(scheduled_rows(ask), ask.bytes) for ask in asks], space)
+
+
+def _by_shape(asks: Sequence[Ask], space: Space) -> Fit | None:
+    """Fit every dimension that varies; None where a shape is unknown or does not fit."""
+    itemsizes = _itemsizes(asks)
+    if not itemsizes:
+        return None
+    buffers = []
+    for index, itemsize in enumerate(itemsizes):
+        shapes = [ask.specs[index].shape for ask in asks]
+        dimensions = [_dimension([s[d] for s in shapes], asks, space) for d in _axes(shapes)]
+        if None in dimensions:
+            return None
+        factors = " * ".join([*(f"({d})" for d in dimensions), str(itemsize)])
+        buffers.append(f"round256({factors})")
+    return _checked(" + ".join(buffers), asks, space)
+
+
+def _axes(shapes: Sequence[Sequence[int]]) -> range:
+    return range(len(shapes[0]))
+
+
+def _itemsizes(asks: Sequence[Ask]) -> list[int]:
+    """Bytes of an element of each buffer; empty unless all requests are of one kind."""
+    first = asks[0].specs
+    kinds = {tuple((len(s.shape), s.dtype) for s in ask.specs) for ask in asks}
+    if len(kinds) != 1 or not 0 < len(first) <= _MOST_SPECS:
+        return []
+    sizes = [_itemsize(index, asks) for index in range(len(first))]
+    return sizes if all(sizes) else []
+
+
+def _itemsize(index: int, asks: Sequence[Ask]) -> int:
+    """The only element size for which the buffers add up: 1, 2, 4, 8; 0 if none does."""
+    spec = max((ask.specs[index] for ask in asks), key=lambda s: s.bytes)
+    elements = 1
+    for dimension in spec.shape:
+        elements *= dimension
+    fits = [size for size in (1, 2, 4, 8, 16) if _up(elements * size) == _up(spec.bytes)]
+    return fits[0] if len(fits) == 1 else 0
+
+
+def _up(size: int) -> int:
+    return -(-size // 256) * 256
+
+
+def _dimension(values: Sequence[int], asks: Sequence[Ask], space: Space) -> str | None:
+    if len(set(values)) == 1:
+        return str(values[0])
+    data = [
+        Observation(scheduled_rows(ask), value) for ask, value in zip(asks, values, strict=True)
+    ]
+    found = infer(data, space, bytes_=False)
+    return found.formula if isinstance(found, Fit) else None
+
+
+def _checked(text: str, asks: Sequence[Ask], space: Space) -> Fit | None:
+    formula = expression.parse(text)
+    for ask in asks:
+        rows = ({**space.numbers, **row} for row in scheduled_rows(ask))
+        if all(formula.evaluate(row) != ask.bytes for row in rows):
+            return None
+    try:
+        value, at = space.maximum(text)
+    except WstraceError:
+        return None
+    return Fit(str(formula), value, at)
+
+
+def _worst(found: Fit, site: Site, count: int) -> Worst | Refusal:
+    names = expression.parse(found.formula).names
+    limits = {name: site.roles[name] for name in sorted(names)}
+    joint = tuple(joint_limits(limits, site.limits))
+    why = f"reproduces all {count} requests of scheduled steps"
+    if found.others:
+        why += f"; so does {found.others[0]}, which needs no more"
+    try:
+        return worst_case(Goal(found.formula, limits, joint=joint), site.numbers, why)
+    except WstraceError as error:
+        return Refusal(f"{found.formula} has no worst case: {error.message}")

@@ -1,0 +1,239 @@
+"""Formulas for sites whose source nobody can read: exact on every observation, or nothing.
+
+Candidates are solved on four fifths of the observations, the smaller ones, and must then
+hit every one of the rest, which are the largest: a formula that only interpolates fails.
+Where several candidates fit, the one with the largest worst case counts; where the data
+cannot tell candidates apart at all (a quantity never varied), there is no fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Final
+
+from wstrace.bounds.quantities import Row
+from wstrace.bounds.templates import (
+    Factor,
+    Larger,
+    Line,
+    Rounded,
+    Template,
+    Term,
+    solve,
+    term_levels,
+)
+from wstrace.errors import WstraceError
+from wstrace.formula import expression
+from wstrace.formula.maximum import Joint, maximise
+
+LEAST: Final = 4
+"""Distinct observations below which nothing is fitted."""
+STEPS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_MOST: Final = 400
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One request: the values that its drivers may have had, and its size.
+
+    Several rows mean that the trace does not say which request of a step was served.
+    """
+
+    rows: tuple[Row, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """What drivers may be: ranges by role, joint limits (<= 0), numbers of the config."""
+
+    ranges: Mapping[str, tuple[int, int]]
+    numbers: Mapping[str, int]
+    joint: tuple[str, ...] = ()
+
+    def maximum(self, text: str) -> tuple[int, dict[str, int]]:
+        """The largest value of `text` over the space, and where."""
+        formula = expression.parse(text)
+        ranges = {name: self.ranges[name] for name in formula.names & self.ranges.keys()}
+        joint = [Joint.of(limit, 0) for limit in self.joint]
+        used = [j for j in joint if j.left.names <= ranges.keys() | self.numbers.keys()]
+        found = maximise(formula, self.numbers, ranges, used)
+        return found.value, found.at
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A formula that reproduces every observation, and its worst case in the space.
+
+    `others` are the formulas that fit as well; none of them can need more.
+    """
+
+    formula: str
+    maximum: int
+    at: dict[str, int]
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NoFit:
+    """Why nothing was fitted, and what more observations would help."""
+
+    why: str
+
+
+def infer(
+    observations: Sequence[Observation], space: Space, *, bytes_: bool = True
+) -> Fit | NoFit:
+    """The formula of `observations` over the quantities of the space.
+
+    `bytes_` False: the sizes are dimensions of a shape, so buffers are not rounded to 256.
+    """
+    data = _distinct(observations)
+    names = _varying(data, space)
+    if len({observation.size for observation in data}) < LEAST:
+        return NoFit(f"fewer than {LEAST} different sizes were seen")
+    if not names:
+        return NoFit("no scheduler quantity varied with the size")
+    found = _first_level(data, names, _steps(space), bytes_)
+    if not found:
+        return NoFit("no template reproduces every request")
+    blind = _never_varied(data, space, found)
+    if blind:
+        return NoFit(f"{blind} never varied, so its part in the size is unknown")
+    return _largest(found, space)
+
+
+def _distinct(observations: Sequence[Observation]) -> list[Observation]:
+    seen = {(str(o.rows), o.size): o for o in observations if o.rows}
+    data = sorted(seen.values(), key=lambda o: o.size)
+    if len(data) <= _MOST:
+        return data
+    step = len(data) / _MOST
+    return [data[int(i * step)] for i in range(_MOST - 1)] + [data[-1]]
+
+
+def _varying(data: Sequence[Observation], space: Space) -> list[str]:
+    shared = [n for n in space.ranges if all(n in row for o in data for row in o.rows)]
+    return [n for n in shared if len({o.rows[0][n] for o in data}) > 1]
+
+
+def _steps(space: Space) -> tuple[int, ...]:
+    config = (n for n in space.numbers.values() if 1 < n <= 4096)
+    return tuple(sorted({*STEPS, *config}))
+
+
+def _first_level(
+    data: Sequence[Observation], names: Sequence[str], steps: Sequence[int], bytes_: bool
+) -> list[Template]:
+    """Every template of the simplest level that has any."""
+    rounds = bytes_ and all(o.size % 256 == 0 for o in data)
+    levels = term_levels(names, steps)
+    for level in levels:
+        found: list[Template] = [
+            line for terms in level for line in _solved(terms, data) if _hits(line, data)
+        ]
+        if not found and rounds:
+            found = [t for terms in level if len(terms) == 1 for t in _rounded(terms, data)]
+        if found:
+            return found
+    return _larger(data, names, steps)
+
+
+def _train(data: Sequence[Observation]) -> Sequence[Observation]:
+    """The smaller four fifths; those of one row, if enough: they leave nothing to guess."""
+    plain = [o for o in data if len(o.rows) == 1]
+    kept = plain if len(plain) > LEAST else data
+    return kept[: max(LEAST - 1, len(kept) * 4 // 5)]
+
+
+def _solved(terms: tuple[Term, ...], data: Sequence[Observation]) -> Iterator[Line]:
+    train = _train(data)
+    if len(data) < len(terms) + 3:
+        return
+    line = solve(terms, [o.rows[0] for o in train], [o.size for o in train])
+    if line is not None:
+        yield line
+
+
+def _hits(template: Template, data: Sequence[Observation]) -> bool:
+    return all(any(template.value(row) == o.size for row in o.rows) for o in data)
+
+
+def _rounded(terms: tuple[Term, ...], data: Sequence[Observation]) -> Iterator[Rounded]:
+    """count * round256(a * term): the largest a that is possible, if the range is narrow."""
+    values = [(terms[0].value(o.rows[0]), o.size) for o in _train(data)]
+    for count in (1, 2, 3, 4):
+        if any(size % (256 * count) for _, size in values):
+            continue
+        spans = [((s // count - 256) // v + 1, s // count // v) for v, s in values if v > 0]
+        low = max((low for low, _ in spans), default=1)
+        high = min((high for _, high in spans), default=0)
+        if max(low, 1) <= high and high - low <= high // 64:
+            template = Rounded(Line(terms, (high,), 0), count)
+            if _hits(template, data):
+                yield template
+
+
+def _larger(
+    data: Sequence[Observation], names: Sequence[str], steps: Sequence[int]
+) -> list[Template]:
+    """max(line, line), each carried by observations of its own; or max(line, constant)."""
+    few = [o for o in data if len(o.rows) == 1]
+    lines = {line for terms in _single(names, steps) for line in _supported(terms, few)}
+    lowest = min(o.size for o in data)
+    floor = Line((), (), lowest)
+    pairs = [*combinations(sorted(lines, key=Line.text), 2), *((x, floor) for x in lines)]
+    return [larger for pair in pairs if _hits(larger := Larger(pair), data)]
+
+
+def _single(names: Sequence[str], steps: Sequence[int]) -> Iterator[tuple[Term, ...]]:
+    return ((Term((Factor(name, step),)),) for name, step in product(names, steps))
+
+
+def _supported(terms: tuple[Term, ...], data: Sequence[Observation]) -> Iterator[Line]:
+    """Lines that no observation lies below and that at least three lie on."""
+    points = sorted({(terms[0].value(o.rows[0]), o.size) for o in data})
+    for (v1, s1), (v2, s2) in combinations(points[:40] + points[40:][-40:], 2):
+        if v1 == v2 or (s2 - s1) % (v2 - v1) or s2 <= s1:
+            continue
+        slope = (s2 - s1) // (v2 - v1)
+        line = Line(terms, (slope,), s1 - slope * v1)
+        on = {v for v, s in points if slope * v + line.constant == s}
+        if len(on) >= 3 and all(slope * v + line.constant <= s for v, s in points):
+            yield line
+
+
+def _never_varied(
+    data: Sequence[Observation], space: Space, found: Sequence[Template]
+) -> str | None:
+    """An unused quantity that may hide in the formula: in a coefficient because it was the
+    same in every request, or in the constant part because padding hid its changes."""
+    used = set().union(*(expression.parse(t.text()).names for t in found))
+    constant = any(template.value(_zero(space)) for template in found)
+    for name in space.ranges.keys() - used:
+        values = {row[name] for o in data for row in o.rows if name in row} - {0}
+        if not values or max(values) >= space.ranges[name][1]:
+            continue
+        steps = [b for b in STEPS if b < space.ranges[name][1]] if constant else [1]
+        if any(len({-(-value // b) for value in values}) == 1 for b in steps):
+            return name
+    return None
+
+
+def _zero(space: Space) -> Row:
+    return dict.fromkeys(space.ranges, 0)
+
+
+def _largest(found: Sequence[Template], space: Space) -> Fit | NoFit:
+    results = {}
+    for template in found:
+        text = str(expression.parse(template.text()))
+        try:
+            results[text] = space.maximum(text)
+        except WstraceError:
+            return NoFit(f"the largest value of {text} cannot be found")
+    order = sorted(results, key=lambda text: (-results[text][0], len(text), text))
+    value, at = results[order[0]]
+    return Fit(order[0], value, at, tuple(order[1:]))

@@ -1,0 +1,153 @@
+"""How large each scheduler quantity can get, from the config.
+
+Every role of `wstrace.formula.roles` has a limit expression over the names of a worker's
+limits. A number that is absent drops its term where vLLM's default makes the term neutral
+(no draft tokens, one rank), and is named in `needs` where it does not. docs/bounds.md says
+where each rule comes from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from wstrace.formula import expression
+from wstrace.formula.roles import ROLES
+from wstrace.reserve.live import numeric
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from wstrace.trace.records import Limit
+
+_CAN_BE_ZERO: Final = frozenset(
+    ("num_computed_tokens", "num_decodes", "num_decode_tokens", "num_prefills")
+) | {"num_prefill_tokens"}
+_SOURCES: Final[Mapping[str, str]] = {
+    "num_computed_tokens": "the scheduler keeps one position free for the next token",
+    "seq_len": "the scheduler and the drafter stop at the model length",
+    "query_len": "one request's share of the step's token budget, within its length",
+    "num_scheduled_tokens": "the scheduler's token budget",
+    "num_padded_tokens": "the token budget or the widest graph, rounded up to the TP ranks",
+    "num_reqs": "the scheduler's request budget",
+    "num_decodes": "every running request may decode",
+    "num_decode_tokens": "a decoding request verifies its drafts and one more token",
+    "num_prefills": "every running request may prefill",
+    "num_prefill_tokens": "the scheduler's token budget",
+    "total_seq_len": "every running request at the model length",
+    "max_blocks_per_req": "the block table's width, aligned for 128-token tiles",
+}
+
+
+@dataclass(frozen=True)
+class RoleLimit:
+    """The range of one scheduler quantity: `minimum` to the value of `expression`.
+
+    `maximum` is None while `needs` names limits that the config does not give.
+    """
+
+    role: str
+    expression: str
+    minimum: int
+    maximum: int | None
+    source: str
+    needs: tuple[str, ...] = ()
+
+
+def role_limits(limits: Mapping[str, Limit]) -> dict[str, RoleLimit]:
+    """The range of every role under `limits`."""
+    numbers = numeric(limits)
+    return {role: _role_limit(role, text, numbers) for role, text in _texts(numbers).items()}
+
+
+def _texts(numbers: Mapping[str, int]) -> dict[str, str]:
+    decode = f"min(max_num_batched_tokens, max_num_seqs * {decode_width(numbers)})"
+    return {
+        "num_computed_tokens": "max_model_len - 1",
+        "seq_len": "max_model_len",
+        "query_len": "min(max_num_batched_tokens, max_model_len)",
+        "num_scheduled_tokens": "max_num_batched_tokens",
+        "num_padded_tokens": _padded(numbers),
+        "num_reqs": "max_num_seqs",
+        "num_decodes": "max_num_seqs",
+        "num_decode_tokens": decode if decode_width(numbers) != "1" else "max_num_seqs",
+        "num_prefills": "max_num_seqs",
+        "num_prefill_tokens": "max_num_batched_tokens",
+        "total_seq_len": "max_num_seqs * max_model_len",
+        "max_blocks_per_req": _table_width(numbers),
+    }
+
+
+def decode_width(numbers: Mapping[str, int]) -> str:
+    """Most tokens that a request may have and still count as decoding.
+
+    `reorder_batch_threshold` is above 1 in MLA backends that decode short prefills (128 in
+    FlashMLA, 512 in FlashAttention MLA); where a worker records it, it counts.
+    """
+    drafts = "1 + num_speculative_tokens" if "num_speculative_tokens" in numbers else "1"
+    if numbers.get("reorder_batch_threshold", 1) > 1:
+        return f"max({drafts}, reorder_batch_threshold)"
+    return f"({drafts})" if drafts != "1" else drafts
+
+
+def _padded(numbers: Mapping[str, int]) -> str:
+    widest = "max_num_batched_tokens"
+    if "max_cudagraph_capture_size" in numbers:
+        widest = f"max({widest}, max_cudagraph_capture_size)"
+    if _several("tensor_parallel_size", numbers):
+        return f"round_up({widest}, tensor_parallel_size)"
+    return widest
+
+
+def _table_width(numbers: Mapping[str, int]) -> str:
+    per_block = ["block_size"]
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        per_block += [name] if _several(name, numbers) else []
+    width = f"round_up(ceil_div(max_model_len, {' * '.join(per_block)}), 128)"
+    if "num_speculative_tokens" in numbers:
+        return f"max({width}, 1 + num_speculative_tokens)"
+    return width
+
+
+def _several(name: str, numbers: Mapping[str, int]) -> bool:
+    """More than one rank: group sizes are part of the layout and never change later."""
+    return numbers.get(name, 1) > 1
+
+
+def _role_limit(role: str, text: str, numbers: Mapping[str, int]) -> RoleLimit:
+    parsed = expression.parse(text)
+    needs = tuple(sorted(parsed.names - numbers.keys()))
+    minimum = 0 if role in _CAN_BE_ZERO else 1
+    maximum = None if needs else max(minimum, parsed.evaluate(numbers))
+    return RoleLimit(role, text, minimum, maximum, _SOURCES[role], needs)
+
+
+def joint_limits(roles: Iterable[str], limits: Mapping[str, Limit]) -> list[str]:
+    """What binds several roles at once: expressions over role and limit names, each <= 0.
+
+    Only those whose roles are all among `roles`. They hold for one step's quantities, and
+    tighten products such as requests * tokens that a box of ranges would overstate.
+    """
+    known = set(roles)
+    texts = _joint_texts(decode_width(numeric(limits)))
+    return [text for text in texts if _roles_of(text) <= known]
+
+
+def _joint_texts(decode_width: str) -> tuple[str, ...]:
+    return (
+        "num_decode_tokens + num_prefill_tokens - max_num_batched_tokens",
+        f"num_decode_tokens - num_decodes * {decode_width}",
+        "num_decodes - num_decode_tokens",
+        "num_prefills - num_prefill_tokens",
+        "num_decodes + num_prefills - max_num_seqs",
+        "num_reqs - num_scheduled_tokens",
+        "num_computed_tokens + query_len - max_model_len",
+        "num_computed_tokens + 1 - seq_len",
+        "query_len - seq_len",
+        "query_len - num_scheduled_tokens",
+        "total_seq_len - num_reqs * max_model_len",
+    )
+
+
+def _roles_of(text: str) -> set[str]:
+    return set(expression.parse(text).names & ROLES.keys())

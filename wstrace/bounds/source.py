@@ -1,0 +1,170 @@
+"""The second way to a bound: the formula that was read from the caller's source.
+
+It is proved only when every request carries a closed formula whose leaves are constants or
+drivers bound by source, gives its bytes exactly, and stays within the drivers' limits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from wstrace.bounds.evidence import Refusal, Site, scheduled_rows, told
+from wstrace.bounds.limits import joint_limits
+from wstrace.bounds.worst import Goal, Worst, worst_case
+from wstrace.errors import WstraceError
+from wstrace.formula import expression
+from wstrace.formula.roles import ROLES
+from wstrace.reserve.schema import LIMIT_NAMES
+from wstrace.trace.records import Ask, Leaf, Provenance
+
+_ALIASES: Final = {
+    "max_num_tokens": "max_num_batched_tokens",
+    "max_num_reqs": "max_num_seqs",
+    "max_seq_len": "max_model_len",
+    "kv_block_size": "block_size",
+    "num_heads": "num_attention_heads",
+    "head_dim": "head_size",
+    "num_spec_tokens": "num_speculative_tokens",
+}
+
+
+@dataclass
+class _Merged:
+    """What all requests of a site agree on: constants by name, drivers by variable."""
+
+    formulas: dict[str, None] = field(default_factory=dict)
+    constants: dict[str, int] = field(default_factory=dict)
+    drivers: dict[str, str] = field(default_factory=dict)
+
+
+def by_source(site: Site) -> Worst | Refusal:
+    """The worst case of the source's formula; over several branches, the largest."""
+    if not any(ask.provenance is not None for ask in site.asks):
+        return Refusal("no source was read" if site.asks else "")
+    merged = _Merged()
+    for ask in site.asks:
+        why = _refused(ask, site) or _merge(ask, site, merged)
+        if why:
+            return Refusal(why)
+    return _maximised(site, merged)
+
+
+def _refused(ask: Ask, site: Site) -> str | None:
+    """Why the source proves nothing about this request; None where it explains it."""
+    provenance = ask.provenance
+    if provenance is None:
+        return f"no source was read for {told(ask)}"
+    if provenance.formula is None or provenance.stopped:
+        return f"the source could not be followed: {provenance.stopped or 'no formula'}"
+    for leaf in provenance.leaves:
+        why = _leaf_refused(leaf, ask, site)
+        if why:
+            return why
+    return _wrong(provenance, ask)
+
+
+def _leaf_refused(leaf: Leaf, ask: Ask, site: Site) -> str | None:
+    if leaf.kind == "unbound":
+        return f"{leaf.name} is not bound to a scheduler quantity: {leaf.why or leaf.where}"
+    if leaf.value is None:
+        return f"the value of {leaf.name} was not read for {told(ask)}"
+    if leaf.kind == "constant":
+        return None
+    limit = site.roles.get(leaf.role or "")
+    if limit is None:
+        return f"{leaf.name} has no scheduler quantity with a limit"
+    if limit.maximum is not None and leaf.value > limit.maximum:
+        return f"{leaf.role} was {leaf.value}, above its limit {limit.expression}"
+    return _contradiction(leaf, ask)
+
+
+def _contradiction(leaf: Leaf, ask: Ask) -> str | None:
+    """A driver larger than what the scheduler gave this step is not that driver."""
+    if leaf.role not in ("num_computed_tokens", "num_scheduled_tokens"):
+        return None
+    seen = [row[leaf.role] for row in scheduled_rows(ask) if leaf.role in row]
+    if seen and leaf.value is not None and leaf.value > max(seen):
+        return f"{leaf.role} was {leaf.value} where the step scheduled {max(seen)}"
+    return None
+
+
+def _wrong(provenance: Provenance, ask: Ask) -> str | None:
+    values = {leaf.name: leaf.value for leaf in provenance.leaves if leaf.value is not None}
+    try:
+        given = expression.parse(provenance.formula or "").evaluate(values)
+    except WstraceError as error:
+        return f"the source's formula fails for {told(ask)}: {error.message}"
+    if given != ask.bytes:
+        return f"the source's formula gives {given:,} for {told(ask)}"
+    return None
+
+
+def _merge(ask: Ask, site: Site, merged: _Merged) -> str | None:
+    assert ask.provenance is not None
+    leaves = ask.provenance.leaves
+    drivers = _variables([leaf for leaf in leaves if leaf.kind == "driver"])
+    renamed = {**drivers, **_bound_constants(leaves, site)}
+    formula = expression.parse(ask.provenance.formula or "").substitute(renamed)
+    for leaf in leaves:
+        if leaf.kind != "constant" or leaf.name in renamed or leaf.value is None:
+            continue
+        before = merged.constants.setdefault(_constant_name(leaf), leaf.value)
+        if before != leaf.value:
+            return f"{leaf.name} was {before} and {leaf.value}: it is no constant"
+    formula = formula.substitute(
+        {leaf.name: _constant_name(leaf) for leaf in leaves if leaf.name not in renamed}
+    )
+    merged.formulas[str(formula)] = None
+    roles = {leaf.name: leaf.role or "" for leaf in leaves}
+    merged.drivers |= {variable: roles[name] for name, variable in drivers.items()}
+    return None
+
+
+def _variables(drivers: Sequence[Leaf]) -> dict[str, str]:
+    """Leaf name to variable: the role, numbered where one role has several quantities."""
+    names: dict[str, str] = {}
+    for leaf in sorted(drivers, key=lambda leaf: leaf.name):
+        role = leaf.role or leaf.name
+        taken = sum(1 for other in names.values() if re.fullmatch(rf"{role}(_\d+)?", other))
+        names[leaf.name] = role if not taken else f"{role}_{taken + 1}"
+    return names
+
+
+def _bound_constants(leaves: Sequence[Leaf], site: Site) -> dict[str, str]:
+    """Constants that are a limit of the config: same name and same value."""
+    bound = {}
+    for leaf in leaves:
+        words = [re.findall(r"\w+", text)[-1:] for text in (leaf.source, leaf.name)]
+        names = [word[0].removeprefix("self_").removeprefix("_") for word in words if word]
+        for name in (_ALIASES.get(name, name) for name in names):
+            if leaf.kind == "constant" and site.numbers.get(name, None) == leaf.value:
+                bound[leaf.name] = name
+    return bound
+
+
+def _constant_name(leaf: Leaf) -> str:
+    """A constant may share its name, but not its value, with a limit or a driver."""
+    taken = leaf.name in LIMIT_NAMES or leaf.name in ROLES
+    return f"{leaf.name}_here" if taken else leaf.name
+
+
+def _maximised(site: Site, merged: _Merged) -> Worst | Refusal:
+    texts = list(merged.formulas)
+    text = texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
+    limits = {name: site.roles[role] for name, role in merged.drivers.items()}
+    needs = tuple(dict.fromkeys(name for limit in limits.values() for name in limit.needs))
+    if needs:
+        return Refusal(f"the limit of a driver needs {', '.join(needs)}", needs)
+    joint = tuple(joint_limits(limits, site.limits))
+    why = "read from the source; gives every request seen to the byte"
+    fixed = [f"{name} = {value}" for name, value in merged.constants.items()]
+    if fixed:
+        why += f" (read once: {', '.join(fixed)})"
+    try:
+        goal = Goal(text, limits, merged.constants, joint)
+        return worst_case(goal, site.numbers, why)
+    except WstraceError as error:
+        return Refusal(f"the source's formula has no worst case: {error.message}")

@@ -1,0 +1,107 @@
+"""The worst case of a formula under the limits of its drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from wstrace.bounds.limits import RoleLimit
+from wstrace.errors import WstraceError
+from wstrace.formula import expression
+from wstrace.formula.maximum import Joint, maximise
+
+_FLAGS: Final[Mapping[str, str]] = {
+    "max_model_len": "--max-model-len",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+    "max_num_seqs": "--max-num-seqs",
+    "num_speculative_tokens": "--speculative-config",
+    "max_cudagraph_capture_size": "--max-cudagraph-capture-size",
+    "tensor_parallel_size": "--tensor-parallel-size",
+}
+
+
+@dataclass(frozen=True)
+class Worst:
+    """A formula's largest value, in bytes, and what it was computed from.
+
+    The fields are those of `wstrace.bounds.bound.Bound`. `closed`: `formula` is the worst
+    case under any limits, not only where the drivers' upper ends are the worst.
+    """
+
+    bytes: int
+    formula: str
+    driver_formula: str
+    constants: dict[str, int]
+    drivers: dict[str, str]
+    lowest: dict[str, int]
+    joint: tuple[str, ...]
+    at: dict[str, int]
+    why: str
+    lever: dict[str, str] | None = None
+    known_site: str | None = None
+    closed: bool = False
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What to maximise: a formula over drivers (name to role limit), constants and limits."""
+
+    formula: str
+    drivers: Mapping[str, RoleLimit]
+    constants: dict[str, int] = field(default_factory=dict)
+    joint: tuple[str, ...] = ()
+
+
+def worst_case(goal: Goal, numbers: Mapping[str, int], why: str) -> Worst:
+    """The maximum of `goal` over the whole ranges of its drivers, under its joint limits.
+
+    Raises WstraceError where a limit is missing or the maximum does not exist.
+    """
+    parsed = expression.parse(goal.formula)
+    known = {**numbers, **goal.constants}
+    ranges = {name: _range(limit) for name, limit in goal.drivers.items()}
+    ranges = {name: span for name, span in ranges.items() if name in parsed.names}
+    joint = [Joint.of(text, 0) for text in goal.joint]
+    found = maximise(parsed, known, ranges, joint)
+    limits = {name: goal.drivers[name].expression for name in sorted(ranges)}
+    return Worst(
+        bytes=found.value,
+        formula=_closed(parsed, limits, known, found.value),
+        driver_formula=str(parsed),
+        constants={k: v for k, v in goal.constants.items() if k in parsed.names},
+        drivers=limits,
+        lowest={n: low for n, (low, _) in sorted(ranges.items()) if low},
+        joint=goal.joint,
+        at=dict(sorted(found.at.items())),
+        why=why if found.exact else f"{why} (an upper bound: the search was cut short)",
+    )
+
+
+def _range(limit: RoleLimit) -> tuple[int, int]:
+    if limit.maximum is None:
+        raise WstraceError(f"{limit.role} needs {', '.join(limit.needs)}", "give its value")
+    return limit.minimum, max(limit.minimum, limit.maximum)
+
+
+def _closed(
+    parsed: expression.Expression,
+    limits: Mapping[str, str],
+    known: Mapping[str, int],
+    value: int,
+) -> str:
+    """The formula with every driver at its limit, if the maximum lies there; else as it is."""
+    closed = parsed.substitute(limits)
+    try:
+        return str(closed) if closed.evaluate(known) == value else str(parsed)
+    except WstraceError:
+        return str(parsed)
+
+
+def lever_of(formula: str) -> dict[str, str] | None:
+    """The first flag of vLLM that the closed formula depends on."""
+    names = expression.parse(formula).names
+    for name, flag in _FLAGS.items():
+        if name in names:
+            return {"flag": flag, "effect": "the bytes follow it"}
+    return None
