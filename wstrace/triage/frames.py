@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from wstrace.triage.facts import Frame
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from wstrace.triage.squeeze import Squeezed
 
 LONGEST: Final = 120
+REACH: Final = 1 << 15
 _FRAME: Final = re.compile(
     r"File'(?P<path>[^'\n]{1,500}?\.pyc?|<[\w-]+>|[^'\n]{1,200}?)',line(?P<line>\d+),in"
 )
@@ -50,14 +53,10 @@ def before(
     position: int, frames: Sequence[tuple[int, Frame]], squeezed: Squeezed
 ) -> tuple[Frame, ...]:
     """The frames of the traceback that ends at `position`, outermost first."""
-    start = squeezed.text.rfind(_TRACEBACK, 0, position)
-    near = [frame for at, frame in frames if max(start, 0) < at < position]
-    return tuple(near[-LONGEST:]) if start >= 0 else tuple(_last_run(near))
-
-
-def _last_run(frames: Sequence[Frame]) -> list[Frame]:
-    """With no `Traceback` header: the frames up to the last entry into the manager."""
-    return list(frames[-LONGEST:])
+    start = squeezed.text.rfind(_TRACEBACK, max(0, position - REACH), position)
+    last = bisect_left(frames, position, key=itemgetter(0))
+    first = bisect_left(frames, max(start, position - REACH), key=itemgetter(0))
+    return tuple(frame for _, frame in frames[max(first, last - LONGEST) : last])
 
 
 def caller(frames: Sequence[Frame]) -> Frame | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from wstrace.triage import reading
 from wstrace.triage.collect import Collector
-from wstrace.triage.prefilter import kept
+from wstrace.triage.prefilter import Prefilter
 from wstrace.triage.prefixes import Line, Ranks, lines_of, ranks_of
 from wstrace.triage.scan import REACH, scan
 from wstrace.triage.settings import Settings, settings_of
@@ -51,11 +51,17 @@ def parse_file(path: str) -> tuple[Text, Settings]:
 def parse(stream: BinaryIO, path: str) -> tuple[Text, Settings]:
     """The facts of an open binary stream; `path` names it in messages."""
     parser = _Parser(path)
-    for block, follows in kept(reading.blocks(stream, path)):
+    prefilter = Prefilter()
+    for block, follows in prefilter.kept(reading.blocks(stream, path)):
         if not follows:
             parser.flush()
         parser.feed(block)
-    return parser.finish(), parser.settings
+    text = parser.finish()
+    if prefilter.repeated:
+        text.notes.append(
+            f"about {prefilter.repeated} MB repeat what was read before: counts are too low"
+        )
+    return text, parser.settings
 
 
 class _Parser:

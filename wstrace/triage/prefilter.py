@@ -7,6 +7,7 @@ several, so that a prefix inside one of them does not either.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from wstrace.triage.reading import Block
@@ -15,60 +16,106 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 CONTEXT: Final = 1 << 15
+BUDGET: Final = 16 << 20
+MOST_KEYS: Final = 100_000
 _BLANKS: Final = b" \t\r\n>|\\\x00"
-ANCHORS: Final = (
-    b"orkspaceislocked",
-    b"butallocation",
-    b"currentsizeis",
-    b"growthisnotallowed",
-    b"afterlocking",
-    b"notallocatedduring",
-    b"ersistentworkspace",
-    b"permutescratch",
-    b"esizedworkspace",
-    b"Currentsizes",
-    b"orkspacelane",
-    b"illegalmemory",
-    b"utofmemory",
-    b"OutOfMemory",
-    b"vailableKVcache",
-    b"phcapturing",
-    b"withconfig:",
-    b"non-defaultargs",
-    b"SchedulerOutput(",
-    b"assignedasDP",
-    b"version0.",
-    b"V2ModelRunner",
-    b"blocksizeto",
-    b"--max-",
-)
+_MESSAGE: Final = 240
+# Anchor to how many of the following bytes make one occurrence differ from another.
+ANCHORS: Final = {
+    b"orkspaceislocked": _MESSAGE,
+    b"butallocation": _MESSAGE,
+    b"currentsizeis": 12,
+    b"growthisnotallowed": 0,
+    b"afterlocking": 0,
+    b"notallocatedduring": 0,
+    b"ersistentworkspace": 120,
+    b"permutescratch": 60,
+    b"esizedworkspace": 120,
+    b"Currentsizes": 60,
+    b"orkspacelane": 30,
+    b"illegalmemory": 0,
+    b"utofmemory": 0,
+    b"OutOfMemory": 0,
+    b"vailableKVcache": 20,
+    b"phcapturing": 0,
+    b"withconfig:": 400,
+    b"non-defaultargs": 400,
+    b"SchedulerOutput(": 0,
+    b"assignedasDP": 60,
+    b"version0.": 12,
+    b"V2ModelRunner": 0,
+    b"blocksizeto": 8,
+    b"--max-": 40,
+}
+_LABEL: Final = re.compile(rb"\((\w{1,60})pid=\d+")
+_END: Final = b"allowed"
 
 
-def hits(data: bytes) -> bool:
-    """True where something in `data` may matter."""
-    squeezed = data.translate(None, _BLANKS)
-    return any(anchor in squeezed for anchor in ANCHORS)
+class Prefilter:
+    """Which blocks of an input may matter.
 
-
-def kept(blocks: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
-    """The blocks that may matter, with the ends of their neighbours.
-
-    The flag says that the block follows the one given before without a gap.
+    The first BUDGET bytes with an anchor are all kept. After that a block has to hold
+    something new: a log that repeats the same failure for a gigabyte is read once.
     """
-    skipped: Block | None = None
-    edge = b""
-    after_hit = False
-    for number, block in enumerate(blocks):
-        if hits(edge + block.data):
-            if skipped is not None:
-                yield _tail(skipped), False
-            yield block, number == 0 or after_hit or skipped is not None
-            skipped, after_hit = None, True
-        else:
-            if after_hit:
-                yield _head(block), True
-            skipped, after_hit = block, False
-        edge = block.data[-256:]
+
+    def __init__(self, budget: int = BUDGET) -> None:
+        self.repeated = 0
+        self._budget = budget
+        self._keys: set[tuple[bytes, ...]] = set()
+
+    def kept(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
+        """The blocks that may matter, with the ends of their neighbours.
+
+        The flag says that the block follows the one given before without a gap.
+        """
+        skipped: Block | None = None
+        edge = b""
+        after_hit = False
+        for number, block in enumerate(blocks):
+            if self._matters(edge + block.data):
+                if skipped is not None:
+                    yield _tail(skipped), False
+                yield block, number == 0 or after_hit or skipped is not None
+                skipped, after_hit = None, True
+            else:
+                if after_hit:
+                    yield _head(block), True
+                skipped, after_hit = block, False
+            edge = block.data[-256:]
+
+    def _matters(self, data: bytes) -> bool:
+        squeezed = data.translate(None, _BLANKS)
+        found = [anchor for anchor in ANCHORS if anchor in squeezed]
+        if not found:
+            return False
+        new = len(self._keys) < MOST_KEYS and self._learn(squeezed, found)
+        self._budget -= len(data)
+        if new or self._budget > 0:
+            return True
+        self.repeated += 1
+        return False
+
+    def _learn(self, squeezed: bytes, anchors: list[bytes]) -> bool:
+        """Remember what the block says; True where any of it is new."""
+        before = len(self._keys)
+        for anchor in anchors:
+            reach = ANCHORS[anchor]
+            if not reach:
+                self._keys.add((anchor,))
+                continue
+            position = squeezed.find(anchor)
+            while position >= 0:
+                following = squeezed[position : position + reach].partition(_END)[0]
+                self._keys.add((_labelled(squeezed, position), following))
+                position = squeezed.find(anchor, position + len(anchor))
+        return len(self._keys) > before
+
+
+def _labelled(squeezed: bytes, position: int) -> bytes:
+    """The process label in front of `position`, where one is near."""
+    start = squeezed.rfind(b"(", max(0, position - 200), position)
+    label = _LABEL.match(squeezed, start) if start >= 0 else None
+    return label[1] if label else b""
 
 
 def _tail(block: Block) -> Block:

@@ -54,9 +54,9 @@ _BREAK: Final = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _ESCAPED_NEWLINE: Final = re.compile(r"\\{1,4}r?\\{0,4}n(?=[\s'\"A-Z0-9^\\(\[]|$)")
 _ANY_ESCAPED_NEWLINE: Final = re.compile(r"\\{1,4}n")
 _WINDOWS_PATH: Final = re.compile(r"[A-Za-z]:\\|\\site-packages\\|\\vllm\\|\w\\\w+\\\w")
-_ESCAPED_CHARACTER: Final = re.compile(r"\\+u00([0-7][0-9a-fA-F])|\\+x([2-7][0-9a-fA-F])")
-_ESCAPED_QUOTE: Final = re.compile(r"\\+(?=['\"])")
-_REPEATED: Final = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
+_ESCAPED_CHARACTER: Final = re.compile(r"\\{1,8}u00([0-7][0-9a-fA-F])|\\{1,8}x([2-7][0-9a-fA-F])")
+_ESCAPED_QUOTE: Final = re.compile(r"\\{1,8}(?=['\"])")
+_REPEATED: Final = re.compile(r"\[repeated \d+x across cluster\].*$")
 _FENCE: Final = re.compile(r"\s*(?:```.*|~~~.*)?$")
 _JSON_OUTER: Final = (
     "pod", "pod_name", "container", "container_name", "service", "host", "hostname",

@@ -27,7 +27,7 @@ def is_talk(squeezed: Squeezed, position: int) -> bool:
     if line.label or line.error:
         return False
     found = _WORKSPACE.search(line.text)
-    lead = line.text[: found.start()] if found else ""
+    lead = line.text[max(0, found.start() - 200) : found.start()] if found else ""
     return bool(_CODE.search(lead)) or _in_diff(squeezed, index)
 
 

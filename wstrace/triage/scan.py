@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from wstrace.triage.squeeze import Squeezed
 
 REACH: Final = 900
+HEADLESS_REACH: Final = 240
 _UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NUMBER: Final = r"\d[\d,]*(?:\.\d+)?"
 _SIZE: Final = rf"(?P<{{0}}>{_NUMBER}[KMGT]i?B)"
@@ -49,11 +51,14 @@ _SITE: Final = re.compile(
     r"(?P<file>[\w.\-]+\.pyc?)(?::(?P<line>\d+))?(?::(?P<function>[\w.<>]+))?$"
 )
 _HEADLESS: Final = re.compile(
-    rf"(?P<caller>[\w.\-]+\.py:\d+(?::[\w.<>]+)?)[/']*requires{_SIZE.format('required')},?"
+    rf"(?P<caller>[\w.\-]{{1,80}}\.py:\d+(?::[\w.<>]{{1,80}})?)[/']*"
+    rf"requires{_SIZE.format('required')},?"
     rf"currentsizeis{_SIZE.format('current')}"
 )
+_MIDDLE: Final = re.compile(r"MB,?currentsizeis\d")
 _KEY: Final = re.compile(r"(?P<key>.{1,500}?)wasnotallocatedduring")
-_RAW_KEY: Final = re.compile(r"locked but (?P<key>.{1,500}?) was not allocated")
+_RAW_MIDDLE: Final = re.compile(r"MB,?currentsizeis\d")
+_KEY: Final = re.compile(r"locked but (?P<key>.{1,500}?) was not allocated")
 _SCRATCH: Final = re.compile(
     r"MoEpermutescratchrequires(?P<rows>\d+)rows(?:,currentcapacityis(?P<have>\d+)rows)?"
 )
@@ -72,7 +77,7 @@ _STATE: Final = re.compile(
 )
 _KV: Final = re.compile(r"AvailableKVcachememory:(?P<size>-?[\d.]+)GiB")
 _CAPTURED: Final = re.compile(r"Graphcapturingfinished")
-_ILLEGAL: Final = re.compile(r"illegalmemoryaccess|cudaErrorIllegalAddress|hipErrorIllegalAddress")
+_ILLEGAL: Final = re.compile(r"illegalmemoryaccess|ErrorIllegalAddress")
 _MEMORY: Final = re.compile(r"OutOfMemoryError|(?:CUDA|HIP)(?:error:)?outofmemory")
 _TRIED: Final = re.compile(r"Triedtoallocate(?P<size>[\d.]+[KMG]iB)")
 
@@ -115,8 +120,11 @@ def _refusals(
             yield start, refusal or Mention(origin_at(squeezed, start, stream))
         elif not _STATE.match(text, start):
             yield start, Mention(origin_at(squeezed, start, stream))
-    for match in _HEADLESS.finditer(text):
-        if not _inside(match.start(), starts) and not is_talk(squeezed, match.start()):
+    for middle in _MIDDLE.finditer(text):
+        if _inside(middle.start(), starts):
+            continue
+        match = _HEADLESS.search(text, max(0, middle.start() - HEADLESS_REACH))
+        if match and match.start() < middle.start() and not is_talk(squeezed, match.start()):
             yield match.start(), _headless(squeezed, match, stream, stack)
     for pattern, make in ((_SHAPE, _shape), (_LANE, _lane)):
         for match in pattern.finditer(text):
@@ -125,7 +133,8 @@ def _refusals(
 
 
 def _inside(position: int, starts: list[int]) -> bool:
-    return any(start <= position < start + REACH for start in starts)
+    index = bisect_right(starts, position)
+    return index > 0 and position < starts[index - 1] + REACH
 
 
 def _refusal(
@@ -309,11 +318,11 @@ def _faults(
     squeezed: Squeezed, stream: str, stack: list[tuple[int, Frame]]
 ) -> Iterator[Found]:
     text = squeezed.text
-    for match in _ILLEGAL.finditer(text):
+    for match in _ILLEGAL.finditer(text) if "llegal" in text else ():
         frames = tracebacks.before(match.start(), stack, squeezed)
         origin = origin_at(squeezed, match.start(), stream)
         yield match.start(), Fault("illegal_access", origin, frames=frames)
-    for match in _MEMORY.finditer(text):
+    for match in _MEMORY.finditer(text) if "emory" in text else ():
         tried = _TRIED.search(text, match.start(), match.start() + 300)
         frames = tracebacks.before(match.start(), stack, squeezed)
         origin = origin_at(squeezed, match.start(), stream)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SAME: Final = str.maketrans(
     {
         **dict.fromkeys("‘’‚‛“”„‟″′`´\"", "'"),
-        **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\xad│┃*\x00", None),
+        **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\xad│┃*", None),
         "\\": "/",
         "，": ",",
         "−": "-",
@@ -55,7 +55,10 @@ class Squeezed:
 
 def squeeze(text: str) -> str:
     """Without blanks and invisible characters; one kind of quote and of slash."""
-    return "".join(text.split()).translate(_SAME)
+    text = "".join(text.split())
+    if not text.isascii():
+        return text.translate(_SAME)
+    return text.replace('"', "'").replace("`", "'").replace("\\", "/").replace("*", "")
 
 
 def join(lines: Sequence[Line]) -> Squeezed:
