@@ -1,0 +1,219 @@
+"""The data of the known sites: complete, consistent, and found by file and function."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wstrace.bounds import known
+from wstrace.bounds.known import KnownSite, evaluate, known_sites, match, require
+from wstrace.errors import WstraceError
+from wstrace.formula.expression import parse
+from wstrace.formula.maximum import maximise
+from wstrace.formula.roles import ROLES
+
+SITES = known_sites()
+CLASSES = {
+    "never_profiled",
+    "undersized_in_profile",
+    "wrong_slot",
+    "persistent_resource_missing",
+    "unlocked_growth_oom",
+    "pointer_moved_after_capture",
+    "order_of_warmup",
+    "over_reserved",
+    "unknown",
+}
+every_site = pytest.mark.parametrize("site", SITES, ids=lambda s: s.id)
+every_variant = pytest.mark.parametrize(
+    "site", [s.at(v.since) for s in SITES for v in s.variants], ids=lambda s: s.id
+)
+
+
+def test_ids_are_unique() -> None:
+    assert len({site.id for site in SITES}) == len(SITES)
+
+
+@every_site
+def test_a_site_says_what_it_is_and_what_moves_it(site: KnownSite) -> None:
+    assert site.title
+    assert site.files
+    assert site.functions
+    assert site.notes
+    assert site.triage_class in CLASSES
+    assert site.lever.flag
+    assert site.lever.effect
+    assert site.not_levers
+    assert all(flag.flag and flag.why for flag in site.not_levers)
+    assert site.covers
+
+
+@every_site
+def test_variants_stand_in_order_of_version(site: KnownSite) -> None:
+    starts = [known.release_of(variant.since) for variant in site.variants]
+    assert None not in starts
+    assert starts == sorted(set(starts), key=lambda s: s or ())
+
+
+@every_variant
+def test_a_site_with_every_number_has_a_bound(site: KnownSite) -> None:
+    worst = evaluate(site, {name.name: 64 for name in site.names})
+    assert worst.bytes is not None
+    assert worst.bytes > 0
+    assert worst.grade == "proved"
+
+
+@every_variant
+def test_a_missing_number_is_named_with_where_to_find_it(site: KnownSite) -> None:
+    without_default = {name.name for name in site.names if name.default is None}
+    worst = evaluate(site, {})
+    assert set(worst.needs) >= without_default
+    assert (worst.bytes is None) == bool(worst.needs)
+    assert all(f"--set {name.name}=N" in name.where() for name in site.names)
+
+
+@every_variant
+def test_drivers_are_scheduler_quantities_with_limits_in_the_config(site: KnownSite) -> None:
+    if not site.drivers:
+        return
+    assert site.drivers.keys() <= ROLES.keys() | site.vocabulary.keys()
+    config = {name.name for name in site.names}
+    request = parse(site.request_formula).names
+    assert site.drivers.keys() <= request
+    assert request - site.drivers.keys() <= config | site.vocabulary.keys()
+    for limit in site.drivers.values():
+        assert parse(limit).names <= config
+
+
+@every_variant
+def test_no_request_inside_the_limits_is_above_the_bound(site: KnownSite) -> None:
+    if not site.drivers:
+        return
+    for scale in (1, 3, 8, 40, 129):
+        values = {name.name: scale + i for i, name in enumerate(site.names)}
+        values |= {"max_num_batched_tokens": 50 * scale, "max_model_len": 700 * scale}
+        ranges = {
+            role: (1, max(1, parse(limit).evaluate(values)))
+            for role, limit in site.drivers.items()
+        }
+        most = maximise(parse(site.request_formula), values, ranges)
+        assert most.exact
+        assert evaluate(site, values).bytes == most.value
+        assert parse(site.formula).evaluate(values) >= most.value
+
+
+@given(st.sampled_from(SITES), st.integers(1, 64), st.integers(1, 64))
+def test_more_of_the_step_never_needs_less(site: KnownSite, scale: int, more: int) -> None:
+    small = {name.name: scale for name in site.names}
+    large = {**small, "max_num_batched_tokens": scale + more, "max_num_seqs": scale + more}
+    assert (evaluate(site, large).bytes or 0) >= (evaluate(site, small).bytes or 0)
+
+
+def test_a_site_is_found_by_suffix_base_name_and_plain_function() -> None:
+    function = "TurboQuantAttentionImpl._continuation_prefill"
+    for file in (
+        "vllm/v1/attention/backends/turboquant_attn.py",
+        "/opt/venv/site-packages/vllm/v1/attention/backends/turboquant_attn.py",
+        "backends\\turboquant_attn.py",
+        "turboquant_attn.py",
+    ):
+        for name in (function, "_continuation_prefill"):
+            found = match(file, name)
+            assert found is not None
+            assert found.id == "turboquant.continuation_prefill"
+
+
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [
+        ("turboquant_attn.py", "_reserve_workspace"),
+        ("other/turboquant_attn.py", "_continuation_prefill"),
+        ("my_turboquant_attn.py", "_continuation_prefill"),
+        ("turboquant_attn.py", "Other._continuation_prefill"),
+        ("", "_continuation_prefill"),
+    ],
+)
+def test_another_file_or_function_is_no_known_site(file: str, function: str) -> None:
+    assert match(file, function) is None
+
+
+def test_a_longer_path_decides_between_models() -> None:
+    gather = "DeepseekV4FlashMLAAttention._forward_prefill"
+    v4 = match("vllm/models/deepseek_v4/nvidia/flashmla.py", gather)
+    v41 = match("vllm/models/deepseek_v41/nvidia/flashmla.py", gather)
+    assert v4 is not None
+    assert v41 is not None
+    assert (v4.id, v41.id) == ("deepseek_v4.prefill_gather", "deepseek_v41.prefill_gather")
+
+
+def test_alternatives_of_one_call_are_all_given() -> None:
+    found = known.matches("modular_kernel.py", "_allocate_buffers", "0.26.0")
+    assert found[0].id == "moe.triton"
+    assert {site.id for site in found} >= {"moe.triton", "moe.deep_gemm", "moe.output_only"}
+    assert all(site.choice for site in found)
+
+
+@pytest.mark.parametrize(
+    ("version", "since"),
+    [
+        ("0.9.0", "0.13.0"),
+        ("0.16.0", "0.13.0"),
+        ("0.18.1", "0.18.1"),
+        ("0.20.2rc1.dev35+g4845aee6b", "0.18.1"),
+        ("0.34.0", "0.33.0"),
+        ("main Jul 2026", "0.33.0"),
+        ("0.1.dev20051+g487ecf187", "0.33.0"),
+        (None, "0.33.0"),
+    ],
+)
+def test_the_formula_follows_the_version(version: str | None, since: str) -> None:
+    assert require("mla.flashmla_sparse_fp8").at(version).variant.since == since
+
+
+def test_what_vllm_reserves_itself_follows_the_version() -> None:
+    site = require("turboquant.continuation_prefill")
+    before, after = site.cover("0.21.0"), site.cover("0.26.0")
+    assert before is not None
+    assert after is not None
+    assert (before.covers, after.covers, after.counted) == ("none", "partial", False)
+
+
+def test_defaults_of_vllm_are_taken_and_said() -> None:
+    worst = evaluate(
+        require("turboquant.decode"),
+        {"max_num_seqs": 1, "num_attention_heads": 24, "head_size": 256},
+    )
+    assert worst.bytes == 802_048
+    assert worst.assumed == ("tq_max_kv_splits = 32 (vLLM's default)",)
+
+
+@pytest.mark.parametrize(("length", "factor"), [(262_144, 5), (262_145, 2), (1 << 20, 2)])
+def test_a_default_may_follow_another_number(length: int, factor: int) -> None:
+    worst = evaluate(
+        require("indexer.sparse_attn"), {"max_model_len": length, "index_head_dim": 128}
+    )
+    assert f"sparse_mla_prefill_workspace_factor = {factor}" in worst.assumed[1]
+
+
+def test_the_peak_of_a_formula_that_is_not_monotone_is_found() -> None:
+    numbers = {
+        "max_num_seqs": 1024,
+        "num_speculative_tokens": 0,
+        "num_attention_heads": 16,
+        "decode_context_parallel_size": 1,
+        "max_model_len": 131_072,
+        "num_sms": 304,
+        "kv_lora_rank": 512,
+    }
+    site = require("mla.aiter_dcp_verify")
+    at_limit = parse(site.request_formula).evaluate({**numbers, "num_decode_tokens": 1024})
+    row = 16 * 513 * 4
+    assert at_limit == 2048 * row
+    assert evaluate(site, numbers).bytes == 2428 * row  # 607 rows of four splits
+
+
+def test_an_unknown_id_names_the_nearest() -> None:
+    with pytest.raises(WstraceError) as error:
+        require("turboquant.continuation")
+    assert "turboquant.continuation_prefill" in error.value.hint

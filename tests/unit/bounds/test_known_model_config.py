@@ -1,0 +1,142 @@
+"""Hugging Face configs read into the names of formulas; numbers from the models' cards."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wstrace.bounds.known import evaluate, require
+from wstrace.bounds.model_config import names_of, read_model_config
+from wstrace.errors import WstraceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QWEN3_30B = {
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "moe_intermediate_size": 768,
+    "intermediate_size": 6144,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+}
+DEEPSEEK_V3 = {
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+}
+MIXTRAL = {
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+
+
+def test_heads_and_experts_are_those_of_one_rank() -> None:
+    names = names_of(QWEN3_30B, {"tensor_parallel_size": 2})
+    assert names["num_attention_heads"] == 16
+    assert names["num_kv_heads"] == 2
+    assert names["head_size"] == 128
+    assert names["moe_intermediate_size"] == 384
+    assert names["hidden_size"] == 2048
+    assert (names["num_experts"], names["top_k"]) == (128, 8)
+
+
+def test_expert_parallelism_leaves_an_expert_whole() -> None:
+    names = names_of(QWEN3_30B, {"tensor_parallel_size": 2, "expert_parallel_size": 2})
+    assert names["moe_intermediate_size"] == 768
+
+
+def test_kv_heads_are_repeated_when_ranks_outnumber_them() -> None:
+    assert names_of(QWEN3_30B, {"tensor_parallel_size": 8})["num_kv_heads"] == 1
+
+
+def test_mla_has_one_latent_head_as_wide_as_its_cache() -> None:
+    names = names_of(DEEPSEEK_V3, {"tensor_parallel_size": 4})
+    assert (names["num_kv_heads"], names["head_size"]) == (1, 576)
+    assert (names["num_attention_heads"], names["num_experts"]) == (32, 256)
+
+
+def test_an_expert_width_may_stand_under_the_layers_key() -> None:
+    names = names_of(MIXTRAL, {})
+    assert names["moe_intermediate_size"] == 14336
+    assert names["head_size"] == 128
+
+
+def test_a_dense_model_has_no_expert_width() -> None:
+    dense = {k: v for k, v in MIXTRAL.items() if k != "num_local_experts"}
+    assert "moe_intermediate_size" not in names_of(dense, {})
+
+
+@pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config"])
+def test_the_language_model_of_a_nested_config_counts(key: str) -> None:
+    names = names_of({"hidden_size": 1, key: QWEN3_30B, "vision_config": {"head_dim": 7}}, {})
+    assert (names["hidden_size"], names["head_size"]) == (2048, 128)
+
+
+def test_nesting_may_be_two_deep() -> None:
+    names = names_of({"thinker_config": {"text_config": QWEN3_30B}}, {})
+    assert names["num_kv_heads"] == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "ratio"),
+    [
+        ({"compress_ratios": [1, 4, 128, 0]}, 4),
+        ({"compress_ratios": [0, 1, 4], "architectures": ["DeepseekV41ForCausalLM"]}, 1),
+    ],
+)
+def test_the_smallest_ratio_that_compresses_counts(
+    config: dict[str, object], ratio: int
+) -> None:
+    assert names_of(config, {})["compress_ratio"] == ratio
+
+
+def test_what_the_config_lacks_stays_absent() -> None:
+    assert names_of({}, {}) == {}
+    assert names_of({"hidden_size": None, "head_dim": True, "kv_lora_rank": "512"}, {}) == {}
+
+
+def test_limits_of_serving_are_never_taken_from_the_model() -> None:
+    names = names_of({**QWEN3_30B, "max_position_embeddings": 40960}, {})
+    assert "max_model_len" not in names
+
+
+def test_a_bound_from_a_config_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(QWEN3_30B))
+    values = {"max_num_batched_tokens": 8192, "tensor_parallel_size": 2}
+    worst = evaluate(require("moe.triton"), values | read_model_config(path, values))
+    assert worst.bytes == 2 * 8192 * 8 * 2048 * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "is no JSON"), ("[1]", "holds no JSON object"), (None, "cannot be read")],
+)
+def test_a_config_that_cannot_be_read(tmp_path: Path, text: str | None, said: str) -> None:
+    path = tmp_path / "config.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(WstraceError, match=said) as error:
+        read_model_config(path, {})
+    assert "config.json" in error.value.hint
+    assert error.value.exit_code == 2
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(WstraceError, match="does not divide by tensor_parallel_size 3"):
+        names_of(QWEN3_30B, {"tensor_parallel_size": 3})

@@ -1,0 +1,402 @@
+"""The known formulas against the buffers that vLLM's source asks for, shape by shape.
+
+Each row holds one config in plain numbers and the (shape, bytes of an element) pairs of the
+largest call, as read from the source of that version.
+"""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+from typing import NamedTuple
+
+import pytest
+
+from wstrace.bounds.known import evaluate, require
+
+Spec = tuple[tuple[int, ...], int]
+
+
+class Row(NamedTuple):
+    """One config of a site and the specs of its largest call."""
+
+    site: str
+    version: str
+    numbers: dict[str, int]
+    specs: list[Spec]
+
+
+def arena_bytes(specs: list[Spec]) -> int:
+    return sum(-(-prod(shape) * size // 256) * 256 for shape, size in specs)
+
+
+MOE = {
+    "max_num_batched_tokens": 1000,
+    "top_k": 6,
+    "num_experts": 10,
+    "moe_intermediate_size": 96,
+    "hidden_size": 200,
+}
+MLA = {"num_attention_heads": 12, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+V4 = {
+    "max_model_len": 30_001,
+    "max_num_batched_tokens": 2048,
+    "sliding_window": 128,
+    "head_size": 512,
+    "compress_ratio": 4,
+    "index_topk": 512,
+}
+KDA = {
+    "max_num_batched_tokens": 300,
+    "max_num_seqs": 7,
+    "linear_num_heads": 3,
+    "linear_head_dim": 128,
+    "flashkda_workspace_bytes": 1001,
+}
+DEEP_GEMM_ROWS = -(-(1000 * 6 + 10 * 127) // 128) * 128
+WIDE = 2_000_000 // 128
+ROWS = [
+    Row(
+        "ultraquant.continuation_prefill",
+        "0.33.0",
+        {"max_model_len": 1001, "num_kv_heads": 3, "head_size": 72, "block_size": 48},
+        [((1, 3, 1008, 72), 2), ((1, 3, 1008, 72), 2)],
+    ),
+    Row(
+        "ultraquant.decode",
+        "0.33.0",
+        {"max_num_seqs": 5, "num_attention_heads": 7, "head_size": 72},
+        [((5, 7, 32, 73), 4), ((5, 7, 72), 2), ((5, 7), 4)],
+    ),
+    Row("moe.triton", "0.26.0", MOE, [((1000, 6, 200), 2), ((1000, 6, 200), 2)]),
+    Row(
+        "moe.triton",
+        "0.33.0",
+        {**MOE, "moe_intermediate_size": 150, "data_parallel_size": 4},
+        [((4000, 6, 200), 2), ((4000, 6, 300), 2)],
+    ),
+    Row(
+        "moe.triton",
+        "0.33.0",
+        {**MOE, "data_parallel_size": 2, "sequence_parallel_size": 3},
+        [((2004, 6, 200), 2), ((2004, 6, 200), 2)],
+    ),
+    Row(
+        "moe.triton",
+        "0.13.0",
+        {**MOE, "moe_chunk_size": 600},
+        [((600, 6, 200), 2), ((600, 6, 200), 2), ((1000, 200), 2)],
+    ),
+    Row(
+        "moe.deep_gemm",
+        "0.21.0",
+        MOE,
+        [((DEEP_GEMM_ROWS, 200), 2), ((DEEP_GEMM_ROWS, 200), 2)],
+    ),
+    Row(
+        "moe.deep_gemm",
+        "0.26.0",
+        {**MOE, "max_num_batched_tokens": 1},
+        [((768, 200), 2), ((768, 200), 2)],
+    ),
+    Row(
+        "moe.deep_gemm",
+        "0.33.0",
+        MOE,
+        [((DEEP_GEMM_ROWS, 100), 2), ((DEEP_GEMM_ROWS, 200), 2)],
+    ),
+    Row(
+        "moe.deep_gemm_routed",
+        "0.26.0",
+        {**MOE, "max_num_batched_tokens": 300, "top_k": 2, "num_experts": 3},
+        [((128 * (3 + 597 // 128), 200), 2), ((128 * (3 + 597 // 128), 200), 2)],
+    ),
+    Row(
+        "moe.batched_deep_gemm",
+        "0.33.0",
+        {
+            "num_experts": 16,
+            "expert_parallel_size": 4,
+            "moe_max_num_tokens": 32,
+            "num_dispatchers": 4,
+            "moe_intermediate_size": 96,
+            "hidden_size": 200,
+        },
+        [((4, 128, 200), 2), ((4, 128, 96), 2)],
+    ),
+    Row("moe.cutlass_fp4", "0.33.0", MOE, [((6000, 384), 2), ((6000, 192), 2)]),
+    Row("moe.output_only", "0.33.0", MOE, [((1000, 200), 2)]),
+    Row("mla.prefill_flashinfer", "0.33.0", {}, [((394 * 1024 * 1024,), 1)]),
+    Row(
+        "mla.prefill_aiter_fp8",
+        "0.26.0",
+        {
+            "num_partial_tiles": 30,
+            "num_attention_heads": 8,
+            "v_head_dim": 128,
+            "max_num_batched_tokens": 1000,
+        },
+        [((30 * 256, 8, 128), 4), ((30 * 256, 8), 4), ((1000, 8), 4)],
+    ),
+    Row(
+        "mla.prefill_aiter_fp8",
+        "0.33.0",
+        {
+            "max_num_batched_tokens": 1000,
+            "max_num_seqs": 5,
+            "num_sms": 304,
+            "num_attention_heads": 12,
+            "v_head_dim": 128,
+        },
+        [
+            ((312 * 256, 16, 128), 4),
+            ((312 * 256, 16), 4),
+            ((1000, 16), 4),
+            ((1000, 16, 128), 2),
+        ],
+    ),
+    Row(
+        "mla.triton_decode",
+        "0.26.0",
+        {**MLA, "max_num_seqs": 9, "max_model_len": 10_000, "num_sms": 132},
+        [((9, 12, 32, 513), 4)],
+    ),
+    Row(
+        "mla.triton_decode",
+        "0.33.0",
+        {
+            **MLA,
+            "max_num_seqs": 9,
+            "max_model_len": 1_000_000,
+            "num_sms": 132,
+            "num_speculative_tokens": 2,
+            "decode_context_parallel_size": 2,
+        },
+        [((27, 24, 264, 513), 4)],
+    ),
+    Row(
+        "mla.tokenspeed_decode",
+        "0.33.0",
+        {**MLA, "num_sms": 148, "max_num_seqs": 64},
+        [((148 * 12 * 8 * 513 * 4,), 1)],
+    ),
+    Row(
+        "mla.tokenspeed_decode",
+        "0.33.0",
+        {**MLA, "num_sms": 148, "max_num_seqs": 64, "min_split_kv": 4},
+        [((64 * 128 * 4 * 513 * 4,), 1)],
+    ),
+    Row(
+        "mla.flashmla_sparse_fp8",
+        "0.13.0",
+        {**MLA, "max_model_len": 1001},
+        [((5005, 576), 2)],
+    ),
+    Row(
+        "mla.flashmla_sparse_fp8",
+        "0.33.0",
+        {
+            **MLA,
+            "max_model_len": 300_000,
+            "max_num_batched_tokens": 1000,
+            "mla_prefill_head_padding": 64,
+        },
+        [
+            ((1000, 12, 576), 2),
+            ((600_000, 576), 2),
+            ((1000, 64, 576), 2),
+            ((1000, 64, 512), 2),
+            ((1000, 12, 512), 2),
+        ],
+    ),
+    Row(
+        "mla.flashmla_sparse_bf16",
+        "0.33.0",
+        {**MLA, "max_num_batched_tokens": 1000, "mla_prefill_head_padding": 128},
+        [((1000, 128, 576), 2)],
+    ),
+    Row(
+        "indexer.sparse_attn",
+        "0.16.0",
+        {"max_model_len": 1001, "index_head_dim": 128},
+        [((40_040, 128), 1), ((40_040, 4), 1)],
+    ),
+    Row(
+        "indexer.sparse_attn",
+        "0.33.0",
+        {"max_model_len": 1001, "index_head_dim": 128, "compress_ratio": 4},
+        [((10_010, 128), 1), ((10_010, 4), 1), ((1024 * 1024,), 1)],
+    ),
+    Row(
+        "indexer.sparse_attn_mxfp4",
+        "0.33.0",
+        {"max_model_len": 1001, "index_head_dim": 128, "compress_ratio": 4},
+        [((10_010, 64), 1), ((10_010, 4), 1), ((1024 * 1024,), 1)],
+    ),
+    Row(
+        "indexer.kpool",
+        "0.32.0",
+        {"max_model_len": 1001, "index_head_dim": 128, "index_kpool": 16},
+        [((2502, 128), 1), ((2502, 4), 1), ((1024 * 1024,), 1)],
+    ),
+    Row(
+        "indexer.rocm_aiter",
+        "0.33.0",
+        {
+            "max_model_len": 1001,
+            "index_head_dim": 128,
+            "max_num_batched_tokens": 8192,
+            "max_num_seqs": 64,
+            "num_speculative_tokens": 31,
+        },
+        [((2048, 1001), 4)],
+    ),
+    Row(
+        "indexer.rocm_paged_logits_stage1",
+        "0.33.0",
+        {
+            "max_model_len": 1001,
+            "index_n_heads": 3,
+            "max_num_batched_tokens": 8192,
+            "max_num_seqs": 64,
+        },
+        [((3, 64, 1001), 4)],
+    ),
+    Row("deepseek_v4.prefill_gather", "0.24.0", V4, [((4, 7501 + 128 + 2048, 512), 2)]),
+    Row(
+        "deepseek_v4.prefill_gather",
+        "0.33.0",
+        {**V4, "max_image_tokens": 100},
+        [((4, 7501 + 128 + 2048, 512), 2), ((2048, 768), 4), ((2048,), 4)],
+    ),
+    Row(
+        "deepseek_v4.prefill_gather",
+        "0.33.0",
+        {**V4, "max_model_len": 2_000_000, "max_num_batched_tokens": 65_536},
+        [((4, WIDE + 128 + 65_536, 512), 2), ((65_536, 15_744 + 128), 4), ((65_536,), 4)],
+    ),
+    Row(
+        "deepseek_v41.prefill_gather",
+        "0.33.0",
+        {**V4, "compress_ratio": 1},
+        [((4, 30_001 + 128 + 2048, 512), 2), ((2048, 640), 4), ((2048,), 4)],
+    ),
+    Row(
+        "deepseek_v41.prefill_gather_rocm",
+        "0.33.0",
+        {**V4, "num_attention_heads": 16},
+        [((4, 7501 + 128 + 2048, 512), 2), ((2048, 16, 512), 2)],
+    ),
+    Row(
+        "dcp.flash_attention",
+        "0.21.0",
+        {
+            "max_num_batched_tokens": 999,
+            "num_attention_heads": 5,
+            "decode_context_parallel_size": 2,
+            "head_size": 72,
+        },
+        [((999, 10, 72), 2)],
+    ),
+    Row(
+        "dcp.alltoall_mla",
+        "0.21.0",
+        {
+            "max_num_seqs": 9,
+            "num_speculative_tokens": 2,
+            "num_attention_heads": 5,
+            "decode_context_parallel_size": 4,
+            "kv_lora_rank": 512,
+        },
+        [((4, 27, 5, 514), 2), ((4, 27, 5, 514), 2)],
+    ),
+    Row(
+        "kda.kimi_k3_flashkda",
+        "0.28.0",
+        KDA,
+        [((1, 300, 3, 128), 2), ((7, 3, 128, 128), 4), ((1001,), 1)],
+    ),
+    Row(
+        "kda.kimi_k3_flashkda",
+        "0.33.0",
+        KDA,
+        [((1, 300, 3, 128), 2), ((7, 3, 128, 128), 4), ((7, 3, 128, 128), 4), ((1001,), 1)],
+    ),
+    Row(
+        "gdn.qwen_checkpoints",
+        "0.33.0",
+        {
+            "max_num_batched_tokens": 1000,
+            "mamba_checkpoint_grid": 64,
+            "linear_num_value_heads": 5,
+            "linear_value_head_dim": 96,
+            "linear_key_head_dim": 128,
+        },
+        [((16, 5, 96, 128), 4)],
+    ),
+    Row(
+        "octave.rocm",
+        "0.33.0",
+        {
+            "max_cudagraph_capture_size": 8,
+            "max_num_batched_tokens": 4096,
+            "num_attention_heads": 6,
+        },
+        [((4096, 6, 1, 258), 4)],
+    ),
+    Row(
+        "octave.rocm",
+        "0.33.0",
+        {
+            "max_cudagraph_capture_size": 512,
+            "max_num_batched_tokens": 4096,
+            "num_attention_heads": 6,
+        },
+        [((512, 6, 32, 258), 4)],
+    ),
+    Row(
+        "octave.qwen4_qsa",
+        "0.33.0",
+        {
+            "max_cudagraph_capture_size": 8,
+            "max_num_batched_tokens": 4096,
+            "num_attention_heads": 6,
+            "head_size": 256,
+        },
+        [((8192 * 6 * 258,), 4)],
+    ),
+    Row(
+        "dots3_note.sliding_mqa",
+        "0.33.0",
+        {"max_num_seqs": 9, "sliding_window": 127, "num_speculative_tokens": 3, **MLA},
+        [((9, 136, 576), 2), ((9, 136), 1)],
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r.site}-{r.version}")
+def test_the_bound_is_the_sum_of_the_largest_calls_buffers(row: Row) -> None:
+    worst = evaluate(require(row.site).at(row.version), row.numbers)
+    assert worst.needs == ()
+    assert worst.bytes == arena_bytes(row.specs)
+
+
+def test_the_worst_routing_is_the_worst_of_all_routings() -> None:
+    site = require("moe.deep_gemm_routed").at("0.26.0")
+    for tokens, top_k, experts, block in itertools.product(
+        (1, 5, 9), (1, 2, 4), (1, 3), (2, 4)
+    ):
+        numbers = {
+            "max_num_batched_tokens": tokens,
+            "top_k": top_k,
+            "num_experts": experts,
+            "deep_gemm_alignment": block,
+            "moe_intermediate_size": 64,
+            "hidden_size": 128,
+        }
+        rows = max(
+            sum(-(-count // block) * block for count in counts)
+            for counts in itertools.product(range(tokens + 1), repeat=experts)
+            if sum(counts) <= tokens * min(top_k, experts)
+        )
+        assert evaluate(site, numbers).bytes == arena_bytes([((rows, 128), 2)] * 2)
