@@ -26,8 +26,8 @@ class Bound:
     `formula` is over limit names and `constants`, and gives `bytes`; `driver_formula` is one
     request's bytes over `drivers`, each with its limit expression, `lowest` value and `joint`
     limits (<= 0). `at` is where the worst case lies. `why` says what stands behind the grade,
-    `needs` which limits are missing. `observed` is the largest request seen. `closed`: `formula` holds under
-    other limits too; otherwise `driver_formula` must be maximised again.
+    `needs` which limits are missing. `observed` is the largest request seen. `closed`:
+    `formula` holds under other limits too; else `driver_formula` must be maximised again.
     """
 
     bytes: int | None

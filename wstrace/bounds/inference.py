@@ -101,7 +101,7 @@ def infer(
         return NoFit("no template reproduces every request")
     blind = _never_varied(data, space, found)
     if blind:
-        return NoFit(f"{blind} never varied, so its part in the size is unknown")
+        return NoFit(f"{', '.join(blind)} varied too little to know their part in the size")
     return _largest(found, space)
 
 
@@ -207,19 +207,21 @@ def _supported(terms: tuple[Term, ...], data: Sequence[Observation]) -> Iterator
 
 def _never_varied(
     data: Sequence[Observation], space: Space, found: Sequence[Template]
-) -> str | None:
-    """An unused quantity that may hide in the formula: in a coefficient because it was the
-    same in every request, or in the constant part because padding hid its changes."""
+) -> list[str]:
+    """Unused quantities that may hide in the formula: in a coefficient because they were the
+    same in every request, or in the constant part because padding hid their changes."""
     used = set().union(*(expression.parse(t.text()).names for t in found))
     constant = any(template.value(_zero(space)) for template in found)
-    for name in space.ranges.keys() - used:
-        values = {row[name] for o in data for row in o.rows if name in row} - {0}
-        if not values or max(values) >= space.ranges[name][1]:
-            continue
-        steps = [b for b in STEPS if b < space.ranges[name][1]] if constant else [1]
-        if any(len({-(-value // b) for value in values}) == 1 for b in steps):
-            return name
-    return None
+    return [n for n in space.ranges if n not in used and _hides(n, data, space, constant)]
+
+
+def _hides(name: str, data: Sequence[Observation], space: Space, constant: bool) -> bool:
+    high = space.ranges[name][1]
+    values = {row[name] for o in data for row in o.rows if name in row} - {0}
+    if not values or max(values) >= high:
+        return False
+    steps = [step for step in STEPS if step < high] if constant else [1]
+    return any(len({-(-value // step) for value in values}) == 1 for step in steps)
 
 
 def _zero(space: Space) -> Row:

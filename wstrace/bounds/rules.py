@@ -43,14 +43,13 @@ def _try(rule: KnownSite, site: Site) -> Worst | Refusal:
     if failed is not None:
         why = f"the rule {rule.id} does not give {told(failed)}"
         return Refusal(why, known_site=rule.id, lever=lever)
-    request = rule.request_formula or case.formula
+    request = expression.parse(rule.request_formula or case.formula).substitute(assumed)
+    expression.parse(case.formula).substitute(assumed)
     monotone = rule.variant.monotone
     return Worst(
         bytes=case.bytes,
-        formula=str(
-            expression.parse(case.formula if monotone else request).substitute(assumed)
-        ),
-        driver_formula=str(expression.parse(request).substitute(assumed)),
+        formula=str(closed if monotone else request),
+        driver_formula=str(request),
         constants={},
         drivers={
             name: str(expression.parse(limit).substitute(assumed))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-import pytest
-
-from wstrace.bounds.inference import Fit, NoFit, Observation, Space, infer
+from wstrace.bounds.inference import NoFit, Observation, Space, infer
 
 HIGH = {"num_computed_tokens": 32767, "num_scheduled_tokens": 4096, "num_reqs": 64}
 SPACE = Space(ranges={name: (1, high) for name, high in HIGH.items()}, numbers={})
@@ -21,7 +19,7 @@ def _up(value: int, step: int) -> int:
 def _line(rng: random.Random, name: str, byte_like: bool) -> Hidden:
     a = rng.choice((1, 2, 3, 7, 64, 516, 1024, 4096)) * (256 if byte_like else 1)
     b = rng.choice((1, 1, 2, 8, 16, 32, 64, 128))
-    c = rng.choice((0, 0, 1, 256, 4096, 394264576)) // (1 if not byte_like else 1) * 256
+    c = rng.choice((0, 0, 1, 256, 4096, 394264576)) * 256
     return lambda x: a * _up(x[name], b) + c
 
 
