@@ -1,4 +1,4 @@
-"""The entry point `vllm.general_plugins: wstrace_testbed`, which vLLM calls in every process."""
+"""The entry point `vllm.general_plugins: wstrace_testbed`; vLLM calls it in every process."""
 
 from __future__ import annotations
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from wstrace.errors import WstraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PATTERNS: Final[dict[str, str]] = {
     "continuation": "Continuation",

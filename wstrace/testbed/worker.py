@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wstrace.errors import WstraceError
-from wstrace.testbed.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wstrace.testbed.settings import Settings
 
 _settings: Settings | None = None
 
@@ -57,7 +60,7 @@ def _equip(worker: Any) -> None:
     owner = type(worker)
     if owner.__name__ != "CPUWorker" or "_wstrace_testbed" in vars(owner):
         return
-    owner._wstrace_testbed = True  # type: ignore[attr-defined]
+    owner._wstrace_testbed = True
     _after(owner, "init_device", _give_manager)
     _after(owner, "compile_or_warm_up_model", _end_warm_up)
     _wrap_attention()
