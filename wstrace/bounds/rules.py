@@ -44,7 +44,7 @@ def _try(rule: KnownSite, site: Site) -> Worst | Refusal:
         why = f"the rule {rule.id} does not give {told(failed)}"
         return Refusal(why, known_site=rule.id, lever=lever)
     request = expression.parse(rule.request_formula or case.formula).substitute(assumed)
-    expression.parse(case.formula).substitute(assumed)
+    closed = expression.parse(case.formula).substitute(assumed)
     monotone = rule.variant.monotone
     return Worst(
         bytes=case.bytes,
