@@ -128,6 +128,15 @@ def _hook_scratch(live: Live, module: ModuleType) -> None:
         )
 
 
+MANAGER_HOOKS: dict[str, tuple[str, ...] | None] = {
+    "__init__": None,
+    "_ensure_workspace_size": ("self", "required_bytes"),
+    "lock": ("self",),
+    "unlock": ("self",),
+    "get_persistent_resource": ("self", "key", "factory"),
+}
+LATER_HOOKS = ("unlock", "get_persistent_resource")
+
 # -- the manager -----------------------------------------------------------------------------
 
 
@@ -138,20 +147,16 @@ def hook_manager(live: Live, module: ModuleType) -> None:
         live.hooks.stand_down("WorkspaceManager", f"not in {module.__name__}")
         return
     live.original_ensure = getattr(manager, "_ensure_workspace_size", None)
-    live.hooks.wrap(manager, "__init__", _manager_init(live))
-    live.hooks.wrap(
-        manager, "_ensure_workspace_size", wrap_ensure(live), ("self", "required_bytes")
-    )
-    live.hooks.wrap(manager, "lock", _locking(live, "lock"), ("self",))
-    if hasattr(manager, "unlock"):
-        live.hooks.wrap(manager, "unlock", _locking(live, "unlock"), ("self",))
-    if hasattr(manager, "get_persistent_resource"):
-        live.hooks.wrap(
-            manager,
-            "get_persistent_resource",
-            wrap_persistent(live),
-            ("self", "key", "factory"),
-        )
+    makers: dict[str, Maker] = {
+        "__init__": _manager_init(live),
+        "_ensure_workspace_size": wrap_ensure(live),
+        "lock": _locking(live, "lock"),
+        "unlock": _locking(live, "unlock"),
+        "get_persistent_resource": wrap_persistent(live),
+    }
+    for name, parameters in MANAGER_HOOKS.items():
+        if name not in LATER_HOOKS or hasattr(manager, name):
+            live.hooks.wrap(manager, name, makers[name], parameters)
     existing = getattr(module, "_manager", None)
     if existing is not None:
         _guarded(live, "existing manager", _adopt, live, existing)

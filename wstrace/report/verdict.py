@@ -20,7 +20,9 @@ def sentence(session: Session) -> str:
         return f"'{caller}' {worst.detail} ({worst.code})."
     if session.inconclusive:
         return f"Inconclusive: {session.inconclusive[0]}."
-    return f"Clean: {len(session.sites)} sites, no request above what warm-up had made room for."
+    return (
+        f"Clean: {len(session.sites)} sites, no request above what warm-up had made room for."
+    )
 
 
 def verdict_lines(session: Session, folder: Path) -> list[str]:
@@ -47,7 +49,9 @@ def _explain(finding: Finding) -> list[str]:
     if finding.statements:
         lines.append(f"  why:   {finding.statements[0].strip()}")
     if bound is not None and bound.bytes is not None:
-        lines.append(f"  bound: {exact(bound.bytes)}, {bound.grade}: {bound.formula or bound.why}")
+        lines.append(
+            f"  bound: {exact(bound.bytes)}, {bound.grade}: {bound.formula or bound.why}"
+        )
     return lines
 
 

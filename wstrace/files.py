@@ -1,4 +1,4 @@
-"""Where output goes: `-` or a file that appears whole or not at all."""
+"""Where output goes: stdout or a file that appears whole or not at all."""
 
 from __future__ import annotations
 

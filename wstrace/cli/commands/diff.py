@@ -1,0 +1,37 @@
+"""`wstrace diff TRACE [TRACE]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+TRACES = Annotated[
+    list[Path], typer.Argument(help="One trace: warm-up against serving. Two: run A against B.")
+]
+FORMAT = Annotated[Literal["text", "json"], typer.Option("--format", help="text or json.")]
+
+
+def command(traces: TRACES, fmt: FORMAT = "text") -> None:
+    """The diff: warm-up against serving of one run, or two runs, site by site.
+
+    Example: wstrace diff before-upgrade/ after-upgrade/
+    """
+    from wstrace.cli.reading import read_sessions
+    from wstrace.errors import WstraceError
+    from wstrace.report import diff
+
+    if len(traces) > 2:
+        raise WstraceError("Too many traces.", "Give one run, or two to compare.")
+    sessions = read_sessions(traces)
+    rows = (
+        diff.phase_rows(sessions[0])
+        if len(sessions) == 1
+        else diff.run_rows(sessions[0], sessions[1])
+    )
+    if fmt == "json":
+        sys.stdout.write(diff.as_json(rows))
+    else:
+        diff.print_rows(rows, single=len(sessions) == 1)

@@ -1,0 +1,52 @@
+"""`wstrace report TRACE [TRACE]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wstrace.errors import WstraceError
+
+TRACES = Annotated[
+    list[Path], typer.Argument(help="Trace folder (two: old and new, html only).")
+]
+FORMAT = Annotated[str | None, typer.Option("--format", help="text, json, markdown or html.")]
+OUT = Annotated[
+    Path | None, typer.Option("-o", "--output", help="File; its extension decides.")
+]
+RUN = Annotated[str | None, typer.Option("--run", help="Which run of the folder.")]
+
+
+def command(traces: TRACES, fmt: FORMAT = None, output: OUT = None, run: RUN = None) -> None:
+    """What a run's layers asked for, in warm-up and in serving, and what escaped.
+
+    Example: wstrace report wstrace-20260516T101500Z-1a2b3c4d -o report.html
+    """
+    from wstrace.cli.reading import read_sessions
+    from wstrace.files import write_output
+    from wstrace.report.choose import format_of, reporter
+
+    name = format_of(output, fmt)
+    if len(traces) > (2 if name == "html" else 1):
+        raise WstraceError(
+            f"A {name} report takes {'two traces' if name == 'html' else 'one trace'} at most.",
+            "Compare two runs with `wstrace diff A B` or `wstrace report A B -o report.html`.",
+        )
+    sessions = read_sessions(traces, run)
+    if name == "text" and output is None:
+        _on_terminal(sessions[0])
+        return
+    write_output(reporter(name)(sessions), output)
+
+
+def _on_terminal(session: object) -> None:
+    from rich.console import Console
+
+    from wstrace.analysis.session import Session
+    from wstrace.report.text import render
+
+    assert isinstance(session, Session)
+    render(session, Console(file=sys.stdout, highlight=False, soft_wrap=False))

@@ -1,0 +1,44 @@
+"""Reading traces for a command, with a progress bar for long reads on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wstrace.analysis.session import Session
+
+WORTH_A_BAR = 20 << 20
+
+
+def read_sessions(
+    paths: Sequence[Path], run: str | None = None, *, allow_unlocked: bool = False
+) -> list[Session]:
+    """The analysed traces. Raises WstraceError (exit 2) for what cannot be read."""
+    from wstrace.analysis.session import load_session
+
+    total = sum(_size(path) for path in paths)
+    if total < WORTH_A_BAR or not sys.stderr.isatty():
+        return [load_session(p, run, allow_unlocked=allow_unlocked) for p in paths]
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("Reading", total=total)
+        return [
+            load_session(
+                p,
+                run,
+                allow_unlocked=allow_unlocked,
+                progress=lambda size: progress.advance(task, size),
+            )
+            for p in paths
+        ]
+
+
+def _size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(f.stat().st_size for f in path.glob("*.wst.jsonl")) if path.is_dir() else 0

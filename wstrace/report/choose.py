@@ -1,0 +1,68 @@
+"""Reporters by name; the extension of `-o` chooses one where no name is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from wstrace.analysis.session import Session
+from wstrace.errors import WstraceError
+
+Reporter = Callable[[Sequence[Session]], str]
+EXTENSIONS = {
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+    ".md": "markdown",
+    ".txt": "text",
+}
+FORMATS = ("text", "json", "markdown", "html")
+
+
+def format_of(target: Path | None, wanted: str | None) -> str:
+    """The format: what was asked for, else by the extension of `target`, else text."""
+    if wanted is not None:
+        if wanted not in FORMATS:
+            raise WstraceError(
+                f"No such report format: {wanted}.", f"Choose one of {', '.join(FORMATS)}."
+            )
+        return wanted
+    if target is None:
+        return "text"
+    found = EXTENSIONS.get(target.suffix.lower())
+    if found is None:
+        raise WstraceError(
+            f"Cannot tell the report's format from {target.name!r}.",
+            f"Name it report.html, .json, .md or .txt, or add --format {'|'.join(FORMATS)}.",
+        )
+    return found
+
+
+def reporter(name: str) -> Reporter:
+    """The function that renders one session (html: one or two) as text."""
+    if name == "html":
+        from wstrace.report import html
+
+        return html.render
+    return lambda sessions: _single(name)(sessions[0])
+
+
+def _single(name: str) -> Callable[[Session], str]:
+    if name == "json":
+        from wstrace.report.json import render_json
+
+        return render_json
+    if name == "markdown":
+        from wstrace.report.markdown import render_markdown
+
+        return render_markdown
+    from wstrace.report.text import render_text
+
+    return render_text
+
+
+def write_report(sessions: Sequence[Session], target: Path, wanted: str | None = None) -> None:
+    """Render and write a report, whole or not at all."""
+    from wstrace.files import write_output
+
+    write_output(reporter(format_of(target, wanted))(sessions), target)

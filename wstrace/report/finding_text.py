@@ -1,0 +1,69 @@
+"""Findings as lines of text: used by the text and the markdown report."""
+
+from __future__ import annotations
+
+from wstrace.analysis.finding import Finding
+from wstrace.trace.records import Ranks, Request, Slot, Step
+from wstrace.units import exact, human
+
+
+def slot_text(slot: Slot | None) -> str:
+    """`ubatch 0, lane 1`; empty for the only slot there usually is."""
+    if slot is None or slot == Slot():
+        return ""
+    return f"ubatch {slot.ubatch}, lane {slot.lane}"
+
+
+def rank_text(ranks: Ranks) -> str:
+    """`tp1` or `dp0 pp1 tp0`: only what tells ranks apart."""
+    parts = [("dp", ranks.dp), ("pp", ranks.pp), ("tp", ranks.tp), ("ep", ranks.ep)]
+    named = [f"{name}{value}" for name, value in parts if value]
+    return " ".join(named) or "rank 0"
+
+
+def step_text(step: Step | None) -> str:
+    """What the scheduler had in the step: `step 12: 256 tokens of 1 request, 3840 computed`."""
+    if step is None:
+        return ""
+    if not step.requests:
+        return f"step {step.index} ({step.kind}): {step.total_tokens} tokens"
+    longest = max(step.requests, key=lambda r: r.computed)
+    count = f"{step.num_reqs} request" + ("s" if step.num_reqs != 1 else "")
+    return (
+        f"step {step.index}: {step.total_tokens} tokens of {count}, "
+        f"longest {_request_text(longest)}"
+    )
+
+
+def _request_text(request: Request) -> str:
+    return f"{request.computed} computed + {request.scheduled} scheduled"
+
+
+def evidence(finding: Finding) -> list[str]:
+    """The facts of a finding, one a line, without its title."""
+    lines = [finding.detail[:1].upper() + finding.detail[1:] + "."]
+    if finding.layers:
+        more = f" and {len(finding.layers) - 1} more" if len(finding.layers) > 1 else ""
+        lines.append(f"layer: {finding.layers[0]}{more}")
+    if slot_text(finding.slot):
+        lines.append(f"slot: {slot_text(finding.slot)}")
+    if len(finding.ranks) > 1:
+        lines.append("ranks: " + ", ".join(rank_text(r) for r in finding.ranks[:8]))
+    if finding.step is not None:
+        lines.append(f"when: {finding.phase}, {step_text(finding.step)}")
+    lines += [f"made by: {statement}" for statement in finding.statements[:3]]
+    bound = finding.bound
+    if bound is not None and bound.bytes is not None:
+        lines.append(f"can need: {exact(bound.bytes)}, {bound.grade}")
+        lines.append(f"formula: {bound.formula}" if bound.formula else f"because: {bound.why}")
+    return lines
+
+
+def sizes(finding: Finding) -> str:
+    """`warm-up 66.25 KiB, serving 512.00 KiB, arena 66.25 KiB`."""
+    pairs = (
+        ("warm-up", finding.warmup_bytes),
+        ("serving", finding.serving_bytes),
+        ("arena", finding.arena_bytes),
+    )
+    return ", ".join(f"{name} {human(size)}" for name, size in pairs if size is not None)

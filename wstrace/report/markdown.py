@@ -1,0 +1,108 @@
+"""The report as Markdown for an issue: what a maintainer asks for, under 60 lines."""
+
+from __future__ import annotations
+
+import shlex
+
+from wstrace.analysis.finding import Finding
+from wstrace.analysis.session import Session
+from wstrace.report.finding_text import evidence, sizes
+from wstrace.report.verdict import sentence
+from wstrace.units import exact, human
+
+MAX_LINES = 60
+MAX_SITES = 10
+MAX_FINDINGS = 3
+SHOWN_LIMITS = (
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "block_size",
+    "num_attention_heads",
+    "num_kv_heads",
+    "head_size",
+    "tensor_parallel_size",
+    "cudagraph_mode",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "num_speculative_tokens",
+)
+
+
+def render_markdown(session: Session) -> str:
+    """One issue's worth of text: verdict, versions, sites, evidence, how to reproduce."""
+    lines = [f"### {sentence(session)}", "", *_environment(session), "", *_sites(session)]
+    for finding in [f for f in session.findings if f.severity != "note"][:MAX_FINDINGS]:
+        lines += ["", *_finding(finding)]
+    lines += ["", *_reproduce(session)]
+    return "\n".join(lines[:MAX_LINES]) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text that cannot break out of a Markdown table cell or start markup."""
+    flat = " ".join(text.split())
+    for char in ("\\", "|", "`", "*", "_", "<", ">", "[", "]"):
+        flat = flat.replace(char, f"\\{char}")
+    return flat
+
+
+def _code(text: str) -> str:
+    return "`" + " ".join(text.replace("`", "'").split()) + "`"
+
+
+def _environment(session: Session) -> list[str]:
+    if not session.ranks:
+        return ["No worker left a trace."]
+    first = session.ranks[0]
+    limits = ", ".join(
+        f"{name}={first.limits[name]}" for name in SHOWN_LIMITS if name in first.limits
+    )
+    locked = ", ".join(
+        sorted({exact(s) for view in session.ranks for s in view.locked_sizes.values()})
+    )
+    return [
+        f"- vLLM {first.header.vllm}, torch {first.header.torch}, "
+        f"Python {first.header.python}, wstrace {first.header.wstrace}",
+        f"- model {_code(str(first.limits.get('model')))}, {len(session.ranks)} rank(s), "
+        f"runner {_code(first.worker.runner)}",
+        f"- {_code(limits)}",
+        f"- locked at {locked}" if locked else "- never locked",
+    ]
+
+
+def _sites(session: Session) -> list[str]:
+    rows = [
+        "| site | warm-up | serving | arena | can need | grade |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for site in session.sites[:MAX_SITES]:
+        cells = (
+            _code(site.caller or str(site.key)),
+            human(site.warmup_bytes),
+            human(site.serving_bytes),
+            human(site.arena_bytes),
+            human(site.bound.bytes),
+            site.bound.grade,
+        )
+        rows.append("| " + " | ".join(cells) + " |")
+    return rows
+
+
+def _finding(finding: Finding) -> list[str]:
+    head = (
+        f"**{finding.code}** {escape(finding.title)}: {_code(finding.caller or finding.site)}"
+    )
+    facts = [f"- {escape(line)}" for line in evidence(finding)[:7]]
+    numbers = sizes(finding)
+    return [head, *([f"- {numbers}"] if numbers else []), *facts]
+
+
+def _reproduce(session: Session) -> list[str]:
+    if session.trace.meta is None:
+        return []
+    lines = [f"wstrace run -- {shlex.join(session.trace.meta.command)}"]
+    worst = next((f.step for f in session.findings if f.step and f.step.requests), None)
+    if worst is not None:
+        longest = max(r.computed + r.scheduled for r in worst.requests)
+        lines.append(f"# then a prompt of at least {longest} tokens")
+    return ["Reproduce:", "```", *lines, "```"]

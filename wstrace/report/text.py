@@ -1,0 +1,95 @@
+"""The terminal report: one screen, as wide as the terminal, plain when piped."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from wstrace.analysis.finding import Finding
+from wstrace.analysis.session import Session, SiteSummary
+from wstrace.report.finding_text import evidence, slot_text
+from wstrace.report.verdict import sentence
+from wstrace.units import human
+
+MAX_FINDINGS = 6
+MAX_SITES = 12
+STYLES = {"error": "bold red", "warning": "yellow", "inconclusive": "magenta", "note": "dim"}
+
+
+def render(session: Session, console: Console) -> None:
+    """Print the report on `console`; rich decides on colour (NO_COLOR, a pipe)."""
+    console.print(Text(sentence(session), style="bold"))
+    console.print(Text(" · ".join(facts(session)), style="dim"))
+    console.print(sites_table(session))
+    for finding in session.findings[:MAX_FINDINGS]:
+        console.print(finding_block(finding))
+    left = len(session.findings) - MAX_FINDINGS
+    if left > 0:
+        console.print(Text(f"{left} more findings: --format json", style="dim"))
+    for note in [*session.inconclusive, *session.notes]:
+        console.print(Text(f"note: {note}", style="dim"))
+
+
+def render_text(session: Session, width: int = 100) -> str:
+    """The report as plain text of a given width (golden files, pasting)."""
+    out = StringIO()
+    render(session, Console(file=out, width=width, no_color=True, highlight=False))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def facts(session: Session) -> list[str]:
+    """Versions, ranks, lock and arena: the line below the verdict."""
+    if not session.ranks:
+        return [f"run {session.trace.run or '-'}", "no worker"]
+    first = session.ranks[0]
+    sizes = sorted({size for view in session.ranks for size in view.locked_sizes.values()})
+    locked = "locked at " + ", ".join(human(s) for s in sizes) if sizes else "never locked"
+    steps = max((v.counts.steps_real for v in session.ranks if v.counts), default=0)
+    ranks = f"{len(session.ranks)} rank" + ("s" if len(session.ranks) > 1 else "")
+    model = str(first.limits.get("model") or "model?")
+    return [f"vLLM {first.header.vllm}", model, ranks, locked, f"{steps} real steps"]
+
+
+def sites_table(session: Session) -> RenderableType:
+    """Warm-up against serving, a row a site; the bound with its grade."""
+    table = Table(box=None, pad_edge=False, header_style="dim", show_edge=False)
+    table.add_column("site", overflow="fold", ratio=1)
+    for name in ("warm-up", "serving", "arena", "can need"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("grade", no_wrap=True)
+    codes = {(f.file, f.function, f.slot): f for f in reversed(session.findings) if f.file}
+    for site in session.sites[:MAX_SITES]:
+        finding = codes.get((site.key.file, site.key.function, site.slot))
+        style = STYLES.get(finding.severity, "") if finding and finding.code < "WS2" else ""
+        table.add_row(*_cells(site), style=style)
+    left = len(session.sites) - MAX_SITES
+    parts: list[RenderableType] = [Padding(table, (1, 0, 1, 0))]
+    if left > 0:
+        parts.append(Text(f"{left} smaller sites left out: --format json", style="dim"))
+    return Group(*parts)
+
+
+def _cells(site: SiteSummary) -> tuple[str, str, str, str, str, str]:
+    where = slot_text(site.slot)
+    name = site.caller or str(site.key)
+    return (
+        f"{name} ({where})" if where else name,
+        human(site.warmup_bytes) if site.warmup_bytes else "-",
+        human(site.serving_bytes) if site.serving_bytes else "-",
+        human(site.arena_bytes),
+        human(site.bound.bytes),
+        site.bound.grade,
+    )
+
+
+def finding_block(finding: Finding) -> RenderableType:
+    """Code, title, evidence, advice."""
+    head = Text(f"{finding.code} {finding.severity}: ", style=STYLES[finding.severity])
+    head.append(f"{finding.caller or finding.site or 'run'}: {finding.title}")
+    body = "\n".join(evidence(finding))
+    advice = Text(f"do: {finding.advice}", style="green") if finding.advice else Text("")
+    return Group(head, Padding(Group(Text(body), advice), (0, 0, 1, 2)))
