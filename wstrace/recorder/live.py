@@ -225,6 +225,7 @@ class Live:
             max_tokens=steps.max_tokens,
             max_reqs=steps.max_reqs,
             max_computed=steps.max_computed,
+            max_continued=steps.max_continued,
             counts=changed,
         )
 

@@ -18,7 +18,8 @@ class StepTracker:
     """Counts execute_model, dummy and idle steps of this process.
 
     `output` is held only while the step runs. `max_*` are the largest real steps so far:
-    tokens a step, requests a step, tokens already computed of one request.
+    tokens a step, requests a step, tokens already computed of one request, and of one whose
+    prefill went on (`max_continued`: a decode step continues nothing).
     """
 
     index: int = 0
@@ -29,6 +30,7 @@ class StepTracker:
     max_tokens: int = 0
     max_reqs: int = 0
     max_computed: int = 0
+    max_continued: int = 0
 
     def begin(self, output: Any, in_warmup: bool) -> None:
         """execute_model(output) starts; a step with no tokens counts as idle."""
@@ -69,6 +71,7 @@ class StepTracker:
         new = (r.num_computed_tokens for r in output.scheduled_new_reqs)
         cached = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
         self.max_computed = max(self.max_computed, *new, *cached, 0)
+        self.max_continued = max(self.max_continued, longest_continuation(output))
 
 
 def _kind(output: Any, in_warmup: bool) -> StepKind:
@@ -77,6 +80,15 @@ def _kind(output: Any, in_warmup: bool) -> StepKind:
     ids = getattr(output, "num_scheduled_tokens", {})
     made_up = bool(ids) and all(str(i).startswith(WARMUP_PREFIXES) for i in ids)
     return "warmup" if in_warmup or made_up else "real"
+
+
+def longest_continuation(output: Any) -> int:
+    """Most computed tokens of a request that prefills more in this step; 0 in a decode step."""
+    if output.total_num_scheduled_tokens <= len(output.num_scheduled_tokens):
+        return 0
+    return max(
+        (r.computed for r in requests_of(output) if r.scheduled > 1 + r.draft), default=0
+    )
 
 
 def requests_of(output: Any) -> Iterator[Request]:

@@ -324,13 +324,18 @@ class Count(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Counts(Record, tag="counts", kw_only=True):
-    """Cumulative counters that changed since the last such record; at most one a second."""
+    """Cumulative counters that changed since the last such record; at most one a second.
+
+    `max_computed` is the most tokens already computed of any scheduled request,
+    `max_continued` of one that was still prefilling.
+    """
 
     step: int
     steps_real: int = 0
     max_tokens: int = 0
     max_reqs: int = 0
     max_computed: int = 0
+    max_continued: int = 0
     counts: list[Count] = []
 
 
