@@ -61,7 +61,7 @@ def slot_index(manager: Any) -> int:
         return int(own())
     module = sys.modules[type(manager).__module__]
     lane = getattr(module, "_workspace_lane", None)
-    ubatch = int(module.dbo_current_ubatch_id())  # type: ignore[attr-defined]
+    ubatch = int(module.dbo_current_ubatch_id())
     return ubatch * num_lanes(manager) + (int(lane.get()) if lane is not None else 0)
 
 

@@ -1,0 +1,34 @@
+"""`wstrace demo`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+OUT = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Keep logs and traces in this folder.")
+]
+
+
+def command(output: OUT = None) -> None:
+    """A real vLLM on the CPU dies of a locked workspace, is diagnosed, and survives.
+
+    Needs vLLM's CPU engine in this environment (./scripts/demo builds one). Exits 0 when
+    every step went as it should, 1 when one did not.
+    """
+    from rich.console import Console
+
+    from wstrace.cli.demo import run_demo
+
+    folder = output or Path(tempfile.mkdtemp(prefix="wstrace-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    console = Console(file=sys.stdout)
+    failed = run_demo(folder, console)
+    console.print(f"Logs, traces and reserve.yaml: {folder}", highlight=False)
+    if failed:
+        console.print("[red]Not as expected:[/red] " + "; ".join(failed), highlight=False)
+        sys.exit(1)

@@ -1,0 +1,147 @@
+"""The demo: a real `vllm serve` dies of a locked workspace, is diagnosed, and survives.
+
+Everything is real but two things: the model has dummy weights, and the CPU engine's testbed
+plugin makes the requests that GPU layers would make (see docs/testbed.md).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from wstrace.analysis.session import Session, load_session
+from wstrace.errors import WstraceError
+from wstrace.report.verdict import verdict_lines
+from wstrace.testbed.engine import Server, engine_env
+from wstrace.testbed.model import build_model
+
+LONGEST = 2048
+TOKENS_OUT = 4
+SHORT, LONG = 100, 1500
+LOCKED = re.compile(r"AssertionError: (Workspace is locked but .*)")
+
+
+@dataclass
+class Demo:
+    """One demo in `folder`: logs, traces and reserve.yaml stay there to be looked at."""
+
+    folder: Path
+    console: Console
+    started: float = field(default_factory=time.monotonic)
+    failed: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        """A step, with the seconds since the start."""
+        seconds = time.monotonic() - self.started
+        self.console.print(f"[bold]\\[{seconds:5.1f} s][/bold] {text}", highlight=False)
+
+    def show(self, text: str) -> None:
+        """Output of a command, indented."""
+        for line in text.rstrip().splitlines():
+            self.console.print(f"    {line}", markup=False, highlight=False, soft_wrap=True)
+
+    def expect(self, what: str, found: object, wanted: object) -> None:
+        """Check a step of the demo; a surprise makes the demo exit 1 at its end."""
+        if found == wanted:
+            self.say(f"{what}: {found}")
+        else:
+            self.failed.append(f"{what}: {found}, expected {wanted}")
+            self.say(f"[red]{what}: {found}, expected {wanted}[/red]")
+
+
+def run_demo(folder: Path, console: Console) -> list[str]:
+    """Run the whole demo; returns what did not go as expected (empty: all well).
+
+    Raises WstraceError when the engine is not installed or a server does not start.
+    """
+    if shutil.which("vllm", path=str(Path(sys.prefix) / "bin")) is None:
+        raise WstraceError(
+            "The demo needs vLLM's CPU engine in this environment.",
+            "Run ./scripts/demo, which builds one.",
+        )
+    demo = Demo(folder, console)
+    demo.say("Building a tiny model (dummy weights, nothing is downloaded)")
+    model = build_model(folder / "model")
+    _crash(demo, model)
+    _diagnose(demo, load_session(folder / "crash"))
+    _survive(demo, model)
+    _grow(demo, model)
+    return demo.failed
+
+
+def _serve(demo: Demo, model: Path, name: str, patterns: str, *options: str) -> Server:
+    trace = demo.folder / name
+    program = [sys.executable, "-m", "wstrace.cli.app", "run", "-q", "-o", str(trace)]
+    shown = " ".join(["wstrace run", *options, "--", "vllm serve MODEL"])
+    demo.say(f"$ {shown}")
+    return Server(
+        model,
+        demo.folder / f"{name}.log",
+        before=[*program, *options, "--"],
+        env=engine_env(patterns),
+    )
+
+
+def _crash(demo: Demo, model: Path) -> None:
+    server = _serve(demo, model, "crash", "continuation")
+    with server:
+        demo.say("server ready; TurboQuant's continuation prefill is active")
+        demo.expect(f"prompt of {SHORT} tokens", server.complete(SHORT).status, 200)
+        demo.expect(f"prompt of {LONG} tokens", server.complete(LONG).status, 500)
+    match = LOCKED.search(server.log.read_text(errors="replace"))
+    demo.expect("the engine died of vLLM's own error", match is not None, True)
+    if match is not None:
+        demo.show(match[0])
+
+
+def _diagnose(demo: Demo, session: Session) -> None:
+    demo.say("What wstrace saw:")
+    demo.show("\n".join(verdict_lines(session, session.trace.path)))
+    reserve = demo.folder / "reserve.yaml"
+    demo.say("$ wstrace reserve TRACE -o reserve.yaml")
+    _wstrace(demo, "reserve", str(session.trace.path), "-o", str(reserve), "--force")
+    demo.show(reserve.read_text())
+
+
+def _survive(demo: Demo, model: Path) -> None:
+    reserve = str(demo.folder / "reserve.yaml")
+    with _serve(demo, model, "reserved", "continuation", "--reserve", reserve) as server:
+        longest = LONGEST - TOKENS_OUT
+        for tokens in (LONG, longest):
+            answer = server.complete(tokens, TOKENS_OUT)
+            demo.expect(f"the same server, prompt of {tokens} tokens", answer.status, 200)
+    code = _wstrace(demo, "gate", str(demo.folder / "reserved"))
+    demo.expect("$ wstrace gate TRACE, exit code", code, 0)
+
+
+def _grow(demo: Demo, model: Path) -> None:
+    patterns = "continuation,per_token,constant"
+    with _serve(demo, model, "grow", patterns, "--on-growth", "grow") as server:
+        for tokens in (SHORT, LONG):
+            answer = server.complete(tokens)
+            demo.expect(f"growth allowed, prompt of {tokens} tokens", answer.status, 200)
+    session = load_session(demo.folder / "grow")
+    demo.say(f"one run found {len(session.escapes)} escapes:")
+    for finding in session.escapes:
+        demo.show(f"{finding.code} {finding.caller}: {finding.detail}")
+    code = _wstrace(demo, "gate", str(demo.folder / "grow"))
+    demo.expect("$ wstrace gate TRACE, exit code", code, 1)
+
+
+def _wstrace(demo: Demo, *arguments: str) -> int:
+    """Run a wstrace command as a user would, and show its output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "wstrace.cli.app", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    demo.show(done.stdout + done.stderr)
+    return done.returncode
