@@ -35,9 +35,9 @@ _OWN_RULE: Final = frozenset(
 def read_model_config(path: Path, values: Mapping[str, int]) -> dict[str, int]:
     """The names that the config.json at `path` gives, for one rank.
 
-    `values` holds what the person set, tensor_parallel_size and expert_parallel_size among
-    it. Raises `WstraceError` where the file cannot be read, is no JSON object, or a number
-    does not divide by the tensor-parallel size.
+    `values` holds what the person set; tensor_parallel_size, data_parallel_size and
+    expert_parallel_size among it count. Raises `WstraceError` where the file cannot be read,
+    is no JSON object, or a number does not divide by the ranks that share it.
     """
     return names_of(_load(path), values)
 
@@ -114,7 +114,7 @@ def _at(config: Mapping[str, Any], key: str) -> int | None:
 def _share(name: str, value: int, tp: int) -> int:
     if tp < 1 or value % tp:
         raise WstraceError(
-            f"{name} {value} does not divide by tensor_parallel_size {tp}.",
+            f"{name} {value} does not divide by {tp}, the ranks that share it.",
             f"Give a size that divides it, or --set {name}=N for one rank.",
         )
     return value // tp
@@ -155,10 +155,14 @@ def _image_tokens(text: Mapping[str, Any]) -> int | None:
 
 
 def _expert_width(text: Mapping[str, Any], tp: int, values: Mapping[str, int]) -> int | None:
-    """One expert's width: its own key, or the layer's where the model has experts."""
+    """One expert's width: its own key, or the layer's where the model has experts.
+
+    Expert parallelism keeps an expert whole; without it TP and DP ranks share its width.
+    """
     keys = ["moe_intermediate_size"]
     if _first(text, shared_names()["num_experts"].keys):
         keys.append("intermediate_size")
     width = _first(text, tuple(keys))
-    whole = width is None or values.get("expert_parallel_size", 1) > 1
-    return width if whole or width is None else _share("moe_intermediate_size", width, tp)
+    if width is None or values.get("expert_parallel_size", 1) > 1:
+        return width
+    return _share("moe_intermediate_size", width, tp * values.get("data_parallel_size", 1))

@@ -60,6 +60,11 @@ def test_expert_parallelism_leaves_an_expert_whole() -> None:
     assert names["moe_intermediate_size"] == 768
 
 
+def test_data_parallel_ranks_share_an_expert_without_expert_parallelism() -> None:
+    sizes = {"tensor_parallel_size": 2, "data_parallel_size": 2}
+    assert names_of(QWEN3_30B, sizes)["moe_intermediate_size"] == 192
+
+
 def test_kv_heads_are_repeated_when_ranks_outnumber_them() -> None:
     assert names_of(QWEN3_30B, {"tensor_parallel_size": 8})["num_kv_heads"] == 1
 
@@ -138,5 +143,5 @@ def test_a_config_that_cannot_be_read(tmp_path: Path, text: str | None, said: st
 
 
 def test_heads_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(WstraceError, match="does not divide by tensor_parallel_size 3"):
+    with pytest.raises(WstraceError, match="does not divide by 3"):
         names_of(QWEN3_30B, {"tensor_parallel_size": 3})

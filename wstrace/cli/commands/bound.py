@@ -1,0 +1,181 @@
+"""`wstrace bound`: evaluate an expression, or a known site's worst case."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from wstrace.errors import WstraceError
+
+if TYPE_CHECKING:
+    from wstrace.bounds.known import KnownSite, WorstCase
+
+Format = Literal["text", "json"]
+
+
+def command(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="EXPR|KNOWN_SITE",
+            help="A formula, a site's id (`wstrace sites`), or FILE:FUNCTION from an error.",
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A number.")
+    ] = None,
+    model_config: Annotated[
+        Path | None,
+        typer.Option(
+            help="The model's config.json; --set tensor_parallel_size=N goes with it."
+        ),
+    ] = None,
+    vllm: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="The vLLM version; newest if absent.")
+    ] = None,
+    output: Annotated[Format, typer.Option("--format", help="Output format.")] = "text",
+) -> None:
+    """What a call site can ever ask of the workspace, in bytes.
+
+    A number that is missing is named and never guessed: the bytes are then null, and the
+    exit code is 0, because the question was understood. Mistakes in the input exit 2.
+    """
+    site, expression = _target(what, vllm)
+    values = _values(settings or [], site)
+    if model_config is not None:
+        from wstrace.bounds.model_config import read_model_config
+
+        values = read_model_config(model_config, values) | values
+    worst = _site_bound(site, values) if site else _bare_bound(expression, values)
+    if output == "json":
+        typer.echo(json.dumps(_as_json(worst, site)))
+    else:
+        _print_text(worst, site)
+
+
+def _target(what: str, vllm: str | None) -> tuple[KnownSite | None, str]:
+    """The known site that `what` names, or None and the expression that it is."""
+    from wstrace.bounds.known import find, match, require
+
+    site = find(what)
+    call = re.fullmatch(r"'?(.+\.py)(?::\d+)?:([\w.<>]+)'?", what)
+    if site is None and call is not None:
+        site = match(call[1], call[2], vllm)
+        if site is None:
+            raise WstraceError(
+                f"No known site is {call[2]} in {call[1]}.", "`wstrace sites` lists them."
+            )
+    if site is None and re.fullmatch(r"[a-z]\w*(\.\w+)+", what):
+        site = require(what)
+    return (site.at(vllm) if site else None), what
+
+
+def _values(settings: list[str], site: KnownSite | None) -> dict[str, int]:
+    values = {}
+    for setting in settings:
+        name, _, text = setting.partition("=")
+        if not name.isidentifier() or not re.fullmatch(r"-?\d[\d_]*", text):
+            raise WstraceError(
+                f"--set {setting} is not NAME=INTEGER.", "For example --set max_model_len=32768"
+            )
+        values[name] = int(text)
+    if site is not None:
+        _refuse_unknown(values, site)
+    return values
+
+
+def _refuse_unknown(values: dict[str, int], site: KnownSite) -> None:
+    from difflib import get_close_matches
+
+    for name in sorted(values.keys() - site.vocabulary.keys()):
+        near = get_close_matches(name, site.vocabulary, n=1)
+        names = ", ".join(used.name for used in site.names)
+        raise WstraceError(
+            f"{site.id} knows no number called '{name}'.",
+            f"Did you mean {near[0]}?" if near else f"It takes {names}.",
+        )
+
+
+def _site_bound(site: KnownSite, values: dict[str, int]) -> WorstCase:
+    from wstrace.bounds.known import evaluate
+
+    return evaluate(site, values)
+
+
+def _bare_bound(text: str, values: dict[str, int]) -> WorstCase:
+    from wstrace.bounds.known import WorstCase
+    from wstrace.formula.expression import parse
+
+    expression = parse(text)
+    needs = tuple(sorted(expression.names - values.keys()))
+    total = None if needs else expression.evaluate(values)
+    return WorstCase(total, text.strip(), grade=None, needs=needs)
+
+
+def _as_json(worst: WorstCase, site: KnownSite | None) -> dict[str, object]:
+    lever = {"flag": site.lever.flag, "effect": site.lever.effect} if site else None
+    return {
+        "version": 1,
+        "bytes": worst.bytes,
+        "formula": worst.formula,
+        "grade": worst.grade,
+        "needs": list(worst.needs),
+        "lever": lever,
+    }
+
+
+def _print_text(worst: WorstCase, site: KnownSite | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in _lines(worst, site):
+        table.add_row(label, text)
+    if console.is_terminal:
+        console.print(table)
+        return
+    for label, text in _lines(worst, site):
+        typer.echo(f"{label}\t{text}")
+
+
+def _lines(worst: WorstCase, site: KnownSite | None) -> list[tuple[str, str]]:
+    lines = [("worst case", _size(worst)), ("formula", worst.formula)]
+    if site is None:
+        return lines + [("needs", f"{name}: --set {name}=N") for name in worst.needs]
+    where = {name.name: name.where() for name in site.vocabulary.values()}
+    lines.insert(0, ("site", f"{site.id}: {site.title}"))
+    if site.choice:
+        lines.append(("holds for", site.choice))
+    lines += [("needs", f"{name}: {where[name]}") for name in worst.needs]
+    lines += [("taken", default) for default in worst.assumed]
+    lines.append(("lever", f"{site.lever.flag}: {site.lever.effect}"))
+    lines += [("no lever", f"{flag.flag}: {flag.why}") for flag in site.not_levers]
+    lines += [("or", f"{other.id}: {other.choice}") for other in _alternatives(site)]
+    return lines
+
+
+def _size(worst: WorstCase) -> str:
+    if worst.bytes is None:
+        return f"unknown: needs {', '.join(worst.needs)}"
+    grade = f", {worst.grade}" if worst.grade else ""
+    return f"{worst.bytes:,} bytes ({worst.bytes / 2**20:,.2f} MiB){grade}"
+
+
+def _alternatives(site: KnownSite) -> list[KnownSite]:
+    from wstrace.bounds.known import known_sites
+
+    return [
+        other
+        for other in known_sites()
+        if other.id != site.id
+        and other.choice
+        and set(other.functions) & set(site.functions)
+        and set(other.files) & set(site.files)
+    ]
