@@ -1,0 +1,147 @@
+"""What a team allows: `[tool.wstrace]` of pyproject.toml, and checking a run against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Final, Literal
+
+from wstrace.analysis.rank import RankView
+from wstrace.analysis.session import Session, SiteSummary
+from wstrace.gate.place import Place, slot_kind
+from wstrace.trace.records import Slot
+from wstrace.units import exact, human
+
+Grade = Literal["proved", "fitted", "observed"]
+GRADES: Final[dict[str, int]] = {"proved": 0, "fitted": 1, "observed": 2}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes of an arena by model glob, bytes of a request by site glob, the weakest grade.
+
+    Of several globs that match, the first in the file counts. `ranks` is how many workers
+    must have left a trace.
+    """
+
+    arena: dict[str, int] = field(default_factory=dict)
+    sites: dict[str, int] = field(default_factory=dict)
+    require: Grade | None = None
+    ranks: int | None = None
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A limit that a run does not keep. `rule` is limit/arena, limit/site or limit/grade."""
+
+    rule: str
+    detail: str
+    site: str = ""
+    slot: Slot | None = None
+    value: int | None = None
+    limit: int | None = None
+
+    @property
+    def place(self) -> Place:
+        """Its identity across machines."""
+        return Place(self.rule, self.site, slot_kind(self.slot))
+
+
+def violations(session: Session, limits: Limits) -> list[Violation]:
+    """Every limit that the run does not keep."""
+    return [
+        *_arenas(session, limits.arena),
+        *_requests(session, limits.sites),
+        *_grades(session, limits.require),
+    ]
+
+
+def model_of(session: Session) -> str:
+    """The model's base name, as the workers' config has it; empty where unknown."""
+    return next((str(m) for v in session.ranks if (m := v.limits.get("model"))), "")
+
+
+def _first(globs: dict[str, int], name: str) -> tuple[str, int] | None:
+    return next(((g, size) for g, size in globs.items() if fnmatchcase(name, g)), None)
+
+
+def _arenas(session: Session, globs: dict[str, int]) -> Iterator[Violation]:
+    found = _first(globs, model_of(session))
+    if found is None:
+        return
+    glob, limit = found
+    for slot, size in sorted(largest_arenas(session.ranks).items()):
+        if size > limit:
+            yield Violation(
+                "limit/arena",
+                f"the arena is {exact(size)}, {exact(limit)} allowed for {glob!r}",
+                slot=slot,
+                value=size,
+                limit=limit,
+            )
+
+
+def largest_arenas(ranks: list[RankView]) -> dict[Slot, int]:
+    """Bytes of each slot's arena: its largest over the run and the ranks."""
+    sizes: dict[Slot, int] = {}
+    for view in ranks:
+        for slot in view.slots():
+            size = max(view.arena(slot), view.arena_now(slot))
+            sizes[slot] = max(size, sizes.get(slot, 0))
+    return sizes
+
+
+def _requests(session: Session, globs: dict[str, int]) -> Iterator[Violation]:
+    for summary in session.sites:
+        found = _first(globs, str(summary.key))
+        if found is None:
+            continue
+        glob, limit = found
+        size = max(summary.warmup_bytes, summary.serving_bytes)
+        if size > limit:
+            yield _of_site(
+                summary,
+                "limit/site",
+                f"asked {exact(size)}, {exact(limit)} allowed for {glob!r}",
+                size,
+                limit,
+            )
+
+
+def _grades(session: Session, require: Grade | None) -> Iterator[Violation]:
+    if require is None:
+        return
+    for summary in session.sites:
+        bound = summary.bound
+        if GRADES[bound.grade] > GRADES[require]:
+            yield _of_site(
+                summary,
+                "limit/grade",
+                f"its bound ({human(bound.bytes)}) is {bound.grade}, {require} required",
+                bound.bytes,
+                None,
+            )
+
+
+def _of_site(
+    summary: SiteSummary, rule: str, detail: str, value: int | None, limit: int | None
+) -> Violation:
+    return Violation(rule, detail, str(summary.key), summary.slot, value, limit)
+
+
+def missing_ranks(session: Session, limits: Limits) -> list[str]:
+    """A reason to be inconclusive where fewer workers than required left a trace."""
+    if limits.ranks is None or len(session.ranks) >= limits.ranks:
+        return []
+    return [f"{len(session.ranks)} ranks left a trace, {limits.ranks} required"]
+
+
+def unmatched(sessions: list[Session], limits: Limits) -> list[str]:
+    """Site globs that no site of any run matches: most likely a typing mistake."""
+    names = {str(summary.key) for session in sessions for summary in session.sites}
+    return [
+        f"the limit for {glob!r} matches no site of this run"
+        for glob in limits.sites
+        if not any(fnmatchcase(name, glob) for name in names)
+    ]
