@@ -26,9 +26,14 @@ class Sliced:
     `formula` gives the request's bytes in the expression language over `leaves`; None when
     the slice could not be closed, then `stopped` says where and why. `statements` are the
     source lines that made the numbers, innermost first, as `file:line: text`.
+
+    Where a condition chooses between shapes, `arms` holds one formula for each way it can go
+    and `formula` is their maximum: an observed request equals one of the arms. A formula
+    together with `stopped` holds for this request but has an unbound leaf: it is not closed.
     """
 
     formula: str | None = None
     leaves: tuple[Leaf, ...] = ()
     statements: tuple[str, ...] = ()
     stopped: str | None = None
+    arms: tuple[str, ...] = ()

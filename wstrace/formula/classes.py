@@ -1,0 +1,163 @@
+"""Whether an attribute can change after construction, read from the source of its classes."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+from wstrace.formula.source import parsed
+
+CONSTRUCTORS: Final = frozenset(
+    ["__init__", "__new__", "__post_init__", "process_weights_after_loading"]
+)
+_TRUSTED: Final = ("torch.", "abc", "typing", "builtins", "enum")
+_MUTATING: Final = frozenset(
+    ["append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "sort"]
+)
+Method = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@lru_cache(maxsize=4096)
+def changes(cls: type, attribute: str, contents: bool = False) -> str:
+    """Why `attribute` of an instance may change after construction; '' when it cannot.
+
+    `contents` also counts changes inside the container that the attribute holds.
+    """
+    for base in cls.__mro__:
+        if base.__module__.startswith(_TRUSTED):
+            continue
+        found = _class_of(base)
+        if found is None:
+            return f"no source for class {base.__qualname__}"
+        why = changes_in(*found, attribute, contents)
+        if why:
+            return why
+    return ""
+
+
+def _class_of(cls: type) -> tuple[ast.Module, ast.ClassDef] | None:
+    module = sys.modules.get(cls.__module__)
+    path = vars(module).get("__file__") if module is not None else None
+    tree = parsed(path) if isinstance(path, str) else None
+    if tree is None:
+        return None
+    found = class_def(tree, cls.__qualname__)
+    return None if found is None else (tree, found)
+
+
+def class_def(module: ast.Module, qualname: str) -> ast.ClassDef | None:
+    """The class statement of a dotted name; None where two stand for one name."""
+    nodes: list[ast.AST] = [module]
+    for part in qualname.split("."):
+        if part == "<locals>":
+            continue
+        inner = [n for node in nodes for n in ast.walk(node) if isinstance(n, ast.ClassDef)]
+        nodes = [n for n in inner if n.name == part]
+    return nodes[0] if len(nodes) == 1 and isinstance(nodes[0], ast.ClassDef) else None
+
+
+def changes_in(
+    module: ast.Module, cls: ast.ClassDef, attribute: str, contents: bool = False
+) -> str:
+    """As `changes`, for one class statement and the functions beside it."""
+    methods = [m for m in cls.body if isinstance(m, Method)]
+    building = _constructors(methods)
+    for method in methods:
+        if method.name not in building:
+            line = _store(method, attribute, contents)
+            if line:
+                return f"{attribute} is changed in {cls.name}.{method.name} (line {line})"
+    return _changed_outside(module, cls, attribute)
+
+
+def _constructors(methods: list[Method]) -> frozenset[str]:
+    """Constructors, and private methods that only constructors call."""
+    found = set(CONSTRUCTORS)
+    private = {m.name for m in methods if m.name.startswith("_") and m.name not in found}
+    used = {
+        m.name: {n.attr for n in ast.walk(m) if isinstance(n, ast.Attribute)} for m in methods
+    }
+    for _ in private:
+        for name in private - found:
+            callers = {m for m, attributes in used.items() if name in attributes}
+            if callers and callers <= found:
+                found.add(name)
+    return frozenset(found)
+
+
+def _attributes(node: ast.AST) -> set[str]:
+    return {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+
+
+def _store(node: ast.AST, attribute: str, contents: bool) -> int:
+    """The line at which `node` assigns `attribute` of anything, or 0."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and inner.attr == attribute:
+            if not isinstance(inner.ctx, ast.Load):
+                return inner.lineno
+        elif isinstance(inner, ast.Call) and _sets(inner, attribute):
+            return inner.lineno
+        elif contents and _changes_contents(inner, attribute):
+            return getattr(inner, "lineno", 1)
+    return 0
+
+
+def _sets(call: ast.Call, attribute: str) -> bool:
+    """setattr with this name, or with a name that cannot be read."""
+    named = isinstance(call.func, ast.Name) and call.func.id == "setattr"
+    if not named or len(call.args) < 2:
+        return False
+    name = call.args[1]
+    return not isinstance(name, ast.Constant) or name.value == attribute
+
+
+def _changes_contents(node: ast.AST, attribute: str) -> bool:
+    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return _reads(node.value, attribute)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in _MUTATING and _reads(node.func.value, attribute)
+    return False
+
+
+def _reads(node: ast.AST, attribute: str) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == attribute
+
+
+def _changed_outside(module: ast.Module, cls: ast.ClassDef, attribute: str) -> str:
+    inside = {id(n) for n in ast.walk(cls)}
+    for node in _outside(module, inside):
+        if isinstance(node, ast.Attribute) and node.attr == attribute:
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if not isinstance(node.ctx, ast.Load) and not own:
+                return f"{attribute} is assigned outside {cls.name} (line {node.lineno})"
+    return ""
+
+
+def _outside(module: ast.Module, inside: set[int]) -> Iterator[ast.AST]:
+    return (n for n in ast.walk(module) if id(n) not in inside)
+
+
+@lru_cache(maxsize=4096)
+def module_constant(path: str, name: str) -> bool:
+    """Whether a module binds `name` exactly once, at its top level."""
+    module = parsed(path)
+    if module is None:
+        return False
+    bound = [
+        n
+        for n in ast.walk(module)
+        if isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load)
+    ]
+    shared = any(isinstance(n, ast.Global) and name in n.names for n in ast.walk(module))
+    top = [
+        n for s in module.body if isinstance(s, ast.Assign | ast.AnnAssign) for n in _names(s)
+    ]
+    return len(bound) == 1 and not shared and name in top
+
+
+def _names(statement: ast.Assign | ast.AnnAssign) -> list[str]:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return [t.id for t in targets if isinstance(t, ast.Name)]

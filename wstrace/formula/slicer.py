@@ -1,0 +1,128 @@
+"""From a live get_simultaneous call to a closed formula for its bytes.
+
+Runs in the worker's slow path. It reads source, frames and plain attributes; it runs none
+of the worker's code and never raises into it. Parsed sources, call places and class checks
+are cached (bounded); values are read anew for every request.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+
+from wstrace.formula import numbers, tree
+from wstrace.formula.evaluate import Evaluator
+from wstrace.formula.expression import MAX_LENGTH
+from wstrace.formula.live import LiveWorld
+from wstrace.formula.provenance import Leaf, Sliced
+from wstrace.formula.session import Session
+from wstrace.formula.tree import Const, Node, simplified
+from wstrace.formula.values import Dtype, Seq, Stop, Value, arms
+
+MAX_STATEMENTS = 24
+Spec = tuple[Sequence[int], object]
+
+
+def slice_request(
+    frame: types.FrameType, specs: Sequence[Spec], max_callers: int = 4
+) -> Sliced:
+    """The formula of the request that `frame` is making.
+
+    `frame` is the one that called get_simultaneous, `specs` its actual (shape, dtype)
+    arguments. The result gives bytes: the sum over specs of round256(elements * itemsize).
+    Checked against `specs`; nothing is raised, whatever goes wrong is in `stopped`.
+    """
+    session = Session()
+    try:
+        return _sliced(session, frame, specs, max_callers)
+    except Stop as stop:
+        return Sliced(None, (), _statements(session), str(stop))
+    except tree.FormulaError as error:
+        return Sliced(None, (), _statements(session), error.message)
+    except RecursionError:
+        return Sliced(None, (), _statements(session), "the slice is nested too deeply")
+    except Exception as error:
+        return Sliced(None, (), (), f"internal: {type(error).__name__}: {error}"[:300])
+
+
+def _sliced(
+    session: Session, frame: types.FrameType, specs: Sequence[Spec], max_callers: int
+) -> Sliced:
+    world = LiveWorld(session, max_callers)
+    evaluator = Evaluator(session, world)
+    world.evaluator = evaluator
+    scope, call = world.scope_of(frame, 0)
+    session.statements[scope.source.line(call)] = None
+    if call.keywords:
+        raise Stop(scope.where(call), "specs given as keywords")
+    asked = evaluator.packed(call.args, scope)
+    where = scope.where(call)
+    nodes = [request_bytes(session, arm, where) for arm in arms(asked)]
+    return checked(session, list(dict.fromkeys(nodes)), _bytes(specs))
+
+
+def request_bytes(session: Session, asked: Value, where: str) -> Node:
+    """Bytes of one request: each spec is rounded up to 256 on its own."""
+    if not isinstance(asked, Seq):
+        raise Stop(where, "the specs are not understood")
+    total: Node = Const(0)
+    for spec in asked.items:
+        total = simplified("+", total, spec_bytes(session, spec, where))
+    return total
+
+
+def spec_bytes(session: Session, spec: Value, where: str) -> Node:
+    """Bytes of one (shape, dtype)."""
+    if not isinstance(spec, Seq) or len(spec.items) != 2:
+        raise Stop(where, "a spec is not a (shape, dtype) that is understood")
+    shape, dtype = spec.items
+    if not isinstance(shape, Seq):
+        raise Stop(where, "a shape is not a tuple that is understood")
+    if not isinstance(dtype, Dtype) or dtype.itemsize is None:
+        raise Stop(where, "a dtype is not understood")
+    sizes = [numbers.number(session, size, where) for size in shape.items]
+    return simplified("round256", tree.product([*sizes, dtype.itemsize]))
+
+
+def _bytes(specs: Sequence[Spec]) -> int:
+    total = 0
+    for shape, dtype in specs:
+        size = int(dtype.itemsize)  # type: ignore[attr-defined]
+        for dim in shape:
+            size *= int(dim)
+        total += -(-size // 256) * 256
+    return total
+
+
+def checked(session: Session, nodes: list[Node], actual: int) -> Sliced:
+    """The result, once one arm gives exactly the bytes that were asked."""
+    values = {n: leaf.value for n, leaf in session.leaves.items() if leaf.value is not None}
+    given = [tree.evaluate(n, values) for n in nodes if tree.names(n) <= set(values)]
+    statements = _statements(session)
+    if not given:
+        missing = sorted(frozenset[str]().union(*(tree.names(n) for n in nodes)) - set(values))
+        return Sliced(None, (), statements, f"self-check: no value for {', '.join(missing)}")
+    if actual not in given:
+        worst = max(given)
+        stopped = f"self-check: formula gives {worst}, request was {actual}"
+        return Sliced(None, (), statements, stopped)
+    return _closed(session, nodes, statements)
+
+
+def _closed(session: Session, nodes: list[Node], statements: tuple[str, ...]) -> Sliced:
+    whole = simplified("max", *nodes)
+    used = sorted(tree.names(whole))
+    leaves = tuple(session.leaves[n] for n in used)
+    text = tree.text(whole)
+    if len(text) > MAX_LENGTH:
+        return Sliced(None, (), statements, f"the formula has {len(text)} characters")
+    every = tuple(tree.text(n) for n in nodes) if len(nodes) > 1 else ()
+    return Sliced(text, leaves, statements, _unbound(leaves), every)
+
+
+def _unbound(leaves: Sequence[Leaf]) -> str | None:
+    return next((f"{leaf.name}: {leaf.why}" for leaf in leaves if leaf.kind == "unbound"), None)
+
+
+def _statements(session: Session) -> tuple[str, ...]:
+    return tuple(session.statements)[:MAX_STATEMENTS]
