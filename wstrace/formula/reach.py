@@ -176,8 +176,8 @@ class Names(Conditions):
 
     def branched(self, scope: Scope, name: str, statement: ast.If) -> Value:
         """Both arms, unless one cannot be reached from here or a constant decides."""
-        where = scope.where(statement)
-        self.session.statements.setdefault(f"{where}: if {ast.unparse(statement.test)}"[:160])
+        scope.where(statement)
+        self.session.statements.setdefault(scope.source.line(statement))
         yes_ends, no_ends = terminates(statement.body), terminates(statement.orelse)
         decided = self.decided(statement.test, scope)
         if yes_ends or decided is False:
@@ -206,9 +206,7 @@ class Names(Conditions):
 
     def loop_target(self, scope: Scope, loop: ast.For | ast.AsyncFor, name: str) -> Value:
         where = scope.where(loop)
-        self.session.statements.setdefault(
-            f"{where}: for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}"[:160]
-        )
+        self.session.statements.setdefault(scope.source.line(loop))
         position = Index(("loop", scope.serial, id(loop)))
         iterated = self.value(loop.iter, scope)
         return self.iterated(loop.target, iterated, position, name, where)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -51,6 +52,7 @@ class FunctionSource:
     outer: dict[int, Enclosing] = field(default_factory=dict)
     places: dict[int, Point] = field(default_factory=dict)
     effects: dict[tuple[int, str], object] = field(default_factory=dict)
+    lines: dict[int, str] = field(default_factory=dict)
 
     @cached_property
     def locals(self) -> frozenset[str]:
@@ -86,11 +88,13 @@ class FunctionSource:
 
     def bindings(self, name: str) -> int:
         """How often the function binds `name`, parameters included."""
-        count = int(name in parameters(self.node))
-        for node in _own(self.body):
-            if isinstance(node, ast.Name) and node.id == name:
-                count += not isinstance(node.ctx, ast.Load)
-        return count
+        return self._bindings[name]
+
+    @cached_property
+    def _bindings(self) -> Counter[str]:
+        names = [n for n in _own(self.body) if isinstance(n, ast.Name)]
+        stored = [n.id for n in names if not isinstance(n.ctx, ast.Load)]
+        return Counter([*parameters(self.node), *stored])
 
     @property
     def body(self) -> Block:
@@ -129,9 +133,22 @@ class FunctionSource:
         return f"{self.file}:{getattr(node, 'lineno', 0)}"
 
     def line(self, node: ast.AST) -> str:
-        """`file:line: text`, the text on one line and at most 160 characters."""
-        text = " ".join(ast.unparse(node).split())
-        return f"{self.where(node)}: {text[:160]}"
+        """`file:line: text`, the text on one line and at most 160 characters.
+
+        Of an if or a loop, only its head.
+        """
+        if id(node) not in self.lines:
+            text = " ".join(_head(node).split())
+            self.lines[id(node)] = f"{self.where(node)}: {text[:160]}"
+        return self.lines[id(node)]
+
+
+def _head(node: ast.AST) -> str:
+    if isinstance(node, ast.If):
+        return f"if {ast.unparse(node.test)}"
+    if isinstance(node, ast.For | ast.AsyncFor):
+        return f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}"
+    return ast.unparse(node)
 
 
 def _own(body: Block) -> Iterator[ast.AST]:
