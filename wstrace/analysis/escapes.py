@@ -1,4 +1,4 @@
-"""The warm-up/serving diff, per site and slot: WS101 to WS106.
+"""The warm-up/serving diff, per site and slot: WS101 to WS107.
 
 A request escapes when the manager is locked and it is larger than the arena was at the
 lock; under `--on-growth grow` it is one all the same. The diff is per site, not per arena:
@@ -21,7 +21,7 @@ RESERVE = "Apply a reserve: wstrace reserve TRACE -o reserve.yaml."
 
 
 def find(view: RankView, bound_of: BoundOf) -> list[Finding]:
-    """WS101 to WS106 of one worker."""
+    """WS101 to WS107 of one worker."""
     found = list(_refusals(view))
     for use in view.sites.values():
         found += _site(view, use, bound_of)
@@ -29,15 +29,19 @@ def find(view: RankView, bound_of: BoundOf) -> list[Finding]:
 
 
 def _site(view: RankView, use: SiteUse, bound_of: BoundOf) -> list[Finding]:
-    locked = [ask for ask in use.after if ask.locked]
-    if not locked:
+    if view.last_lock is None:
         return []
-    arena = view.arena(use.slot)
-    worst = max(locked, key=lambda a: a.bytes)
-    if worst.bytes > arena:
-        return [_escape(view, use, worst, arena, bound_of(use.key))]
-    if worst.bytes > use.warmup_bytes:
-        return [_latent(view, use, worst, arena, bound_of(use.key))]
+    arena, bound = view.arena(use.slot), bound_of(use.key)
+    locked = [ask for ask in use.after if ask.locked]
+    worst = max(locked or use.asks, key=lambda a: a.bytes, default=None)
+    if worst is None:
+        return []
+    if locked and worst.bytes > arena:
+        return [_escape(view, use, worst, arena, bound)]
+    if locked and worst.bytes > use.warmup_bytes:
+        return [_latent(view, use, worst, arena, bound)]
+    if bound.grade == "proved" and (bound.bytes or 0) > arena:
+        return [_predicted(view, use, worst, arena, bound)]
     return []
 
 
@@ -69,6 +73,15 @@ def _latent(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) 
     severity: Severity = "error" if beyond else "note"
     advice = RESERVE if beyond else "Nothing: its bound fits the arena."
     return _finding("WS103", severity, view, use, worst, arena, bound, detail, advice)
+
+
+def _predicted(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) -> Finding:
+    """Nothing has happened yet, but the source shows that it can."""
+    detail = (
+        f"asked {human(worst.bytes)} so far, but can need {human(bound.bytes)} in a slot "
+        f"locked at {human(arena)}"
+    )
+    return _finding("WS107", "warning", view, use, worst, arena, bound, detail, RESERVE)
 
 
 def _finding(

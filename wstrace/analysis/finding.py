@@ -18,6 +18,7 @@ TITLES: Final[dict[str, str]] = {
     "WS104": "slot never warmed",
     "WS105": "persistent resource missing after the lock",
     "WS106": "a layer's own scratch was too small after the lock",
+    "WS107": "will escape: its proved bound is above the arena",
     "WS201": "growth that KV sizing never saw",
     "WS202": "serving with no lock",
     "WS203": "reserved far above what was used",

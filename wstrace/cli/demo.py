@@ -25,6 +25,7 @@ from wstrace.testbed.model import build_model
 LONGEST = 2048
 TOKENS_OUT = 4
 SHORT, LONG = 100, 1500
+PATTERNS = "decode_scratch,continuation"
 LOCKED = re.compile(r"AssertionError: (Workspace is locked but .*)")
 
 
@@ -90,7 +91,7 @@ def _serve(demo: Demo, model: Path, name: str, patterns: str, *options: str) -> 
 
 
 def _crash(demo: Demo, model: Path) -> None:
-    server = _serve(demo, model, "crash", "continuation")
+    server = _serve(demo, model, "crash", PATTERNS)
     with server:
         demo.say("server ready; TurboQuant's continuation prefill is active")
         demo.expect(f"prompt of {SHORT} tokens", server.complete(SHORT).status, 200)
@@ -112,7 +113,7 @@ def _diagnose(demo: Demo, session: Session) -> None:
 
 def _survive(demo: Demo, model: Path) -> None:
     reserve = str(demo.folder / "reserve.yaml")
-    with _serve(demo, model, "reserved", "continuation", "--reserve", reserve) as server:
+    with _serve(demo, model, "reserved", PATTERNS, "--reserve", reserve) as server:
         longest = LONGEST - TOKENS_OUT
         for tokens in (LONG, longest):
             answer = server.complete(tokens, TOKENS_OUT)
@@ -122,7 +123,7 @@ def _survive(demo: Demo, model: Path) -> None:
 
 
 def _grow(demo: Demo, model: Path) -> None:
-    patterns = "continuation,per_token,constant"
+    patterns = f"{PATTERNS},per_token,constant"
     with _serve(demo, model, "grow", patterns, "--on-growth", "grow") as server:
         for tokens in (SHORT, LONG):
             answer = server.complete(tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wstrace.analysis.finding import Finding
+from wstrace.report.verdict import why
 from wstrace.trace.records import Ranks, Request, Slot, Step
 from wstrace.units import exact, human
 
@@ -51,8 +52,10 @@ def evidence(finding: Finding) -> list[str]:
         lines.append("ranks: " + ", ".join(rank_text(r) for r in finding.ranks[:8]))
     if finding.step is not None:
         lines.append(f"when: {finding.phase}, {step_text(finding.step)}")
-    lines += [f"made by: {statement}" for statement in finding.statements[:3]]
     bound = finding.bound
+    if bound is not None and bound.drivers:
+        lines.append(f"why: {why(bound)}")
+    lines += [f"made by: {statement}" for statement in finding.statements[1:4]]
     if bound is not None and bound.bytes is not None:
         lines.append(f"can need: {exact(bound.bytes)}, {bound.grade}")
         lines.append(f"formula: {bound.formula}" if bound.formula else f"because: {bound.why}")

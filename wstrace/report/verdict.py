@@ -6,6 +6,7 @@ from pathlib import Path
 
 from wstrace.analysis.finding import Finding
 from wstrace.analysis.session import Session
+from wstrace.bounds.bound import Bound
 from wstrace.units import exact, human
 
 MAX_LINES = 12
@@ -46,13 +47,19 @@ def _explain(finding: Finding) -> list[str]:
     if finding.layers:
         more = f" and {len(finding.layers) - 1} more" if len(finding.layers) > 1 else ""
         lines.append(f"  layer: {finding.layers[0]}{more}")
-    if finding.statements:
-        lines.append(f"  why:   {finding.statements[0].strip()}")
+    if bound is not None and bound.drivers:
+        lines.append(f"  why:   {why(bound)}")
     if bound is not None and bound.bytes is not None:
         lines.append(
             f"  bound: {exact(bound.bytes)}, {bound.grade}: {bound.formula or bound.why}"
         )
     return lines
+
+
+def why(bound: Bound) -> str:
+    """`it grows with num_computed_tokens (at most max_model_len - 1)`."""
+    drivers = [f"{name} (at most {limit})" for name, limit in bound.drivers.items()]
+    return "it grows with " + " and ".join(drivers) if drivers else bound.why
 
 
 def _row(finding: Finding) -> str:
