@@ -168,11 +168,15 @@ def _sites_of(family: dict[str, Any]) -> Iterator[KnownSite]:
         yield _site({**shared, **entry})
 
 
+def _variant(entry: dict[str, Any]) -> Variant:
+    return Variant(**{key: _frozen(value) for key, value in entry.items()})
+
+
 _NESTED = {"lever", "not_levers", "covers"}
 
 
 def _site(entry: dict[str, Any]) -> KnownSite:
-    variants = tuple(Variant(**variant) for variant in entry.pop("variant"))
+    variants = tuple(_variant(variant) for variant in entry.pop("variant"))
     names = entry.pop("names", {})
     return KnownSite(
         **{key: _frozen(value) for key, value in entry.items() if key not in _NESTED},

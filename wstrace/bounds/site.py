@@ -71,7 +71,9 @@ class Variant:
     """The formula as it stands from version `since` up to, not including, `until`.
 
     `formula` gives the worst case in bytes over config names, `request` one call's bytes
-    over `drivers` (scheduler quantities, each with its limit expression) and constants.
+    over `drivers` (scheduler quantities, each with its limit expression) and constants,
+    `also` the other calls of the same function, which never ask for more than the worst
+    case.
     `monotone` is False where the largest request is not at the drivers' limits.
     """
 
@@ -79,6 +81,7 @@ class Variant:
     formula: str
     until: str = ""
     request: str = ""
+    also: tuple[str, ...] = ()
     drivers: dict[str, str] = field(default_factory=dict)
     monotone: bool = True
     note: str = ""
@@ -121,6 +124,11 @@ class KnownSite:
     def request_formula(self) -> str:
         """One call's bytes, an expression over `drivers` and constants."""
         return self.variant.request
+
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """The bytes of each call that the function makes, over `drivers` and constants."""
+        return (self.variant.request or self.formula, *self.variant.also)
 
     @property
     def drivers(self) -> Mapping[str, str]:

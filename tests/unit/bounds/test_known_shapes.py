@@ -131,7 +131,7 @@ ROWS = [
         "mla.prefill_aiter_fp8",
         "0.26.0",
         {
-            "num_partial_tiles": 30,
+            "max_partial_tiles": 30,
             "num_attention_heads": 8,
             "v_head_dim": 128,
             "max_num_batched_tokens": 1000,
@@ -261,6 +261,35 @@ ROWS = [
             "max_num_seqs": 64,
         },
         [((3, 64, 1001), 4)],
+    ),
+    Row(
+        "indexer.rocm_paged_logits",
+        "0.33.0",
+        {
+            "max_model_len": 1001,
+            "compress_ratio": 4,
+            "max_num_batched_tokens": 8192,
+            "max_num_seqs": 64,
+        },
+        [((64, 250), 4)],
+    ),
+    Row(
+        "indexer.rocm_mxfp4",
+        "0.33.0",
+        {
+            "max_model_len": 1001,
+            "max_num_batched_tokens": 8192,
+            "max_num_seqs": 64,
+            "candidate_block_size": 32,
+            "candidate_topk_blocks": 8,
+        },
+        [((64, 1001), 4), ((64, 32), 4)],
+    ),
+    Row(
+        "moe.triton",
+        "0.13.0",
+        {**MOE, "data_parallel_size": 2, "expert_parallel_size": 2, "moe_chunk_size": 4000},
+        [((4000, 6, 200), 2), ((4000, 6, 200), 2), ((4000, 200), 2)],
     ),
     Row("deepseek_v4.prefill_gather", "0.24.0", V4, [((4, 7501 + 128 + 2048, 512), 2)]),
     Row(

@@ -59,8 +59,12 @@ def command(
 
 def _target(what: str, vllm: str | None) -> tuple[KnownSite | None, str]:
     """The known site that `what` names, or None and the expression that it is."""
-    from wstrace.bounds.known import find, match, require
+    from wstrace.bounds.known import find, match, release_of, require
 
+    if vllm is not None and release_of(vllm) is None:
+        raise WstraceError(
+            f"'{vllm}' names no release of vLLM.", "For example --vllm 0.21.0, or leave it out."
+        )
     site = find(what)
     call = re.fullmatch(r"'?(.+\.py)(?::\d+)?:([\w.<>]+)'?", what)
     if site is None and call is not None:
