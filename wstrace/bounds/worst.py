@@ -11,7 +11,7 @@ from wstrace.errors import WstraceError
 from wstrace.formula import expression
 from wstrace.formula.maximum import Joint, maximise
 
-_FLAGS: Final[Mapping[str, str]] = {
+FLAGS: Final[Mapping[str, str]] = {
     "max_model_len": "--max-model-len",
     "max_num_batched_tokens": "--max-num-batched-tokens",
     "max_num_seqs": "--max-num-seqs",
@@ -101,7 +101,7 @@ def _closed(
 def lever_of(formula: str) -> dict[str, str] | None:
     """The first flag of vLLM that the closed formula depends on."""
     names = expression.parse(formula).names
-    for name, flag in _FLAGS.items():
+    for name, flag in FLAGS.items():
         if name in names:
             return {"flag": flag, "effect": "the bytes follow it"}
     return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from wstrace.trace.records import Limit, Slot  # noqa: TC001 (msgspec reads the annotations)
+from wstrace.trace.records import Limit, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +68,7 @@ LIVE_NAMES: Final[tuple[str, ...]] = (
     "flashinfer_workspace_bytes",
     "sparse_indexer_max_logits_mb",
     "reorder_batch_threshold",
+    "fused_moe_chunk_size",
 )
 LIMIT_NAMES: Final[frozenset[str]] = frozenset(LAYOUT_NAMES + LIVE_NAMES)
 

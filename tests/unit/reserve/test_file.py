@@ -41,7 +41,11 @@ def test_round_trip_of_an_empty_config(path: Path) -> None:
 
 names = st.one_of(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.text(max_size=8))
 values = st.one_of(
-    st.integers(-(2**63), 2**63), st.booleans(), st.none(), st.text(), st.lists(st.integers())
+    st.integers(-(2**63), 2**63),
+    st.booleans(),
+    st.none(),
+    st.text(),
+    st.lists(st.integers(-(2**63), 2**63)),
 )
 
 

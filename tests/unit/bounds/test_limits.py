@@ -1,0 +1,100 @@
+"""The range of every role, and what several roles cannot be at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from wstrace.bounds.limits import joint_limits, role_limits
+from wstrace.bounds.quantities import rows
+from wstrace.formula import expression
+from wstrace.formula.roles import ROLES
+from wstrace.trace.records import Limit, Request, Step
+
+LIMITS: dict[str, Limit] = {
+    "max_model_len": 4096,
+    "max_num_batched_tokens": 1000,
+    "max_num_seqs": 32,
+    "block_size": 16,
+}
+
+
+def _maximum(role: str, **changes: Limit) -> int | None:
+    return role_limits({**LIMITS, **changes})[role].maximum
+
+
+def test_every_role_has_a_limit_and_a_source() -> None:
+    found = role_limits(LIMITS)
+    assert found.keys() == ROLES.keys()
+    assert all(limit.source and limit.maximum for limit in found.values())
+
+
+@pytest.mark.parametrize(
+    ("role", "changes", "maximum"),
+    [
+        ("num_computed_tokens", {}, 4095),
+        ("seq_len", {}, 4096),
+        ("query_len", {}, 1000),
+        ("query_len", {"max_num_batched_tokens": 9000}, 4096),
+        ("num_scheduled_tokens", {}, 1000),
+        ("num_padded_tokens", {}, 1000),
+        ("num_padded_tokens", {"tensor_parallel_size": 3}, 1002),
+        ("num_padded_tokens", {"max_cudagraph_capture_size": 1024}, 1024),
+        ("num_padded_tokens", {"max_cudagraph_capture_size": 512}, 1000),
+        ("num_reqs", {}, 32),
+        ("num_decode_tokens", {}, 32),
+        ("num_decode_tokens", {"num_speculative_tokens": 3}, 128),
+        ("num_decode_tokens", {"num_speculative_tokens": 40}, 1000),
+        ("num_decode_tokens", {"reorder_batch_threshold": 16}, 512),
+        ("num_decode_tokens", {"reorder_batch_threshold": 2, "num_speculative_tokens": 3}, 128),
+        ("total_seq_len", {}, 32 * 4096),
+        ("max_blocks_per_req", {}, 256),
+        ("max_blocks_per_req", {"block_size": 48}, 128),
+        ("max_blocks_per_req", {"decode_context_parallel_size": 2}, 128),
+        ("max_blocks_per_req", {"num_speculative_tokens": 300}, 301),
+    ],
+)
+def test_maxima(role: str, changes: dict[str, Limit], maximum: int) -> None:
+    assert _maximum(role, **changes) == maximum
+
+
+def test_a_missing_number_is_named() -> None:
+    limit = role_limits({"max_num_seqs": 8})["query_len"]
+    assert limit.maximum is None
+    assert limit.needs == ("max_model_len", "max_num_batched_tokens")
+
+
+def test_joint_limits_hold_in_a_mixed_step() -> None:
+    step = Step(
+        index=1, total_tokens=90, num_reqs=4,
+        requests=[
+            Request(scheduled=1, computed=700),
+            Request(scheduled=4, computed=4000, draft=3),
+            Request(scheduled=80, computed=0, new=True),
+            Request(scheduled=5, computed=64),
+        ],
+    )  # fmt: skip
+    limits = {**LIMITS, "num_speculative_tokens": 3}
+    largest, *single = rows(step)
+    assert largest["num_decodes"] == 2
+    assert largest["num_decode_tokens"] == 5
+    assert largest["num_prefill_tokens"] == 85
+    assert largest["total_seq_len"] == 4854
+    for row in single:
+        for text in joint_limits(row, limits):
+            values = {**row, **{k: v for k, v in limits.items() if isinstance(v, int)}}
+            assert expression.parse(text).evaluate(values) <= 0, text
+
+
+def test_joint_limits_name_only_the_roles_asked_for() -> None:
+    assert joint_limits(["num_decodes", "num_prefills"], LIMITS) == [
+        "num_decodes + num_prefills - max_num_seqs"
+    ]
+    assert joint_limits(["num_decodes"], LIMITS) == []
+
+
+def test_rows_of_unknown_steps_are_empty() -> None:
+    assert rows(None) == ()
+    assert rows(Step(index=1)) == ()
+    assert rows(Step(index=1, total_tokens=4, num_reqs=2)) == (
+        {"num_scheduled_tokens": 4, "num_reqs": 2},
+    )
