@@ -89,7 +89,7 @@ def test_no_request_inside_the_limits_is_above_the_bound(site: KnownSite) -> Non
     for scale in (1, 3, 8, 40, 129):
         values = {name.name: scale + i for i, name in enumerate(site.names)}
         values |= {"max_num_batched_tokens": 50 * scale, "max_model_len": 700 * scale}
-        values["compress_ratio"] = min(scale, 128)  # the smallest of a model whose largest is 128
+        values["compress_ratio"] = min(scale, 128)  # the largest ratio is 128
         ranges = {
             role: (1, max(1, parse(limit).evaluate(values)))
             for role, limit in site.drivers.items()
