@@ -11,22 +11,17 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wstrace.errors import WstraceError
 from wstrace.recorder import arenas
 from wstrace.recorder.config import read_limits
 from wstrace.recorder.live import Live
 from wstrace.recorder.memory import free_memory
-from wstrace.reserve.config import (
-    ReserveConfig,
-    SlotBytes,
-    evaluate,
-    load,
-    mismatch,
-    model_digest,
-)
 from wstrace.trace.records import Growth, ReserveEvent
+
+if TYPE_CHECKING:
+    from wstrace.reserve.config import SlotBytes
 
 NO_ROOM = -1
 logger = logging.getLogger("vllm.wstrace")
@@ -58,8 +53,10 @@ def apply_reserve(live: Live) -> None:
 
 def _wanted(live: Live, path: str, limits: dict[str, Any]) -> tuple[list[SlotBytes], str]:
     """(bytes by slot, why the config is not for this engine)."""
+    from wstrace.reserve.config import evaluate, load, mismatch, model_digest
+
     try:
-        config: ReserveConfig = load(path)
+        config = load(path)
         wrong = mismatch(config, limits, model_digest(limits))
         if wrong:
             return [], wrong

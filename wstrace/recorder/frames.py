@@ -7,7 +7,6 @@ Only integers, dtypes and names are read, on the slow path only. The identity of
 from __future__ import annotations
 
 import os
-import sysconfig
 from collections.abc import Iterator, Sequence
 from math import prod
 from types import CodeType, FrameType
@@ -18,9 +17,6 @@ from wstrace.trace.records import Spec
 STACK_DEPTH = 16
 LAYER_DEPTH = 12
 MAX_NAME = 300
-_ROOTS = tuple(
-    {sysconfig.get_paths()["purelib"] + os.sep, sysconfig.get_paths()["platlib"] + os.sep}
-)
 _OWN_FOLDER = os.path.join("wstrace", "recorder") + os.sep
 _LAYER_LOCALS = ("layer_name", "k_cache_prefix", "prefix")
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from wstrace.recorder.memory import Version, version_pair
+from wstrace.recorder.table import Known
 from wstrace.trace.records import Hook
 
 Function = Callable[..., Any]
@@ -18,7 +20,7 @@ MARK = "__wstrace_original__"
 
 @dataclass
 class _Patch:
-    owner: type
+    owner: Any
     name: str
     original: Any
     own: bool
@@ -27,42 +29,45 @@ class _Patch:
 
 @dataclass
 class Hooks:
-    """The hooks of one process. `report` receives one record for each attempt."""
+    """The hooks of one process. `report` receives one record for each attempt.
+
+    `vllm` is the version that runs, None where it is unknown.
+    """
 
     report: Callable[[Hook], None]
+    vllm: Version | None = None
     patches: list[_Patch] = field(default_factory=list)
     states: dict[str, Hook] = field(default_factory=dict)
 
-    def wrap(
-        self,
-        owner: type,
-        name: str,
-        make: Callable[[Function], Function],
-        parameters: tuple[str, ...] | None = None,
-    ) -> bool:
-        """Replace `owner.name` by `make(original)`.
+    def wrap(self, owner: Any, known: Known, make: Callable[[Function], Function]) -> bool:
+        """Replace `owner.NAME` by `make(original)`; `owner` is a class or a module.
 
-        `parameters` are the parameter names that the hook was written for; None where it
-        passes on whatever it gets. Returns False (and reports why) when the hook stands
-        down. Setting a hook twice is a no-op.
+        Returns False (and reports why) when the hook stands down; a method that this vLLM
+        is too old to have is not reported. Setting a hook twice is a no-op.
         """
-        label = f"{owner.__name__}.{name}"
-        original = inspect.getattr_static(owner, name, None)
+        label = f"{owner.__name__.rpartition('.')[2]}.{known.name}"
+        original = inspect.getattr_static(owner, known.name, None)
         if getattr(original, MARK, None) is not None:
             return True
-        why = _misfit(original, parameters)
+        why = known.misfit(original)
         if why:
-            self._say(label, False, why)
+            if original is not None or not self._too_old_for(known):
+                self.stand_down(label, why)
             return False
         wrapper = make(original)
         setattr(wrapper, MARK, original)
-        self.patches.append(_Patch(owner, name, original, name in vars(owner), wrapper))
-        setattr(owner, name, wrapper)
+        own = known.name in vars(owner)
+        try:
+            setattr(owner, known.name, wrapper)
+        except (TypeError, AttributeError) as error:
+            self.stand_down(label, f"cannot be replaced: {error}")
+            return False
+        self.patches.append(_Patch(owner, known.name, original, own, wrapper))
         self._say(label, True, "")
         return True
 
     def stand_down(self, label: str, why: str) -> None:
-        """Report a hook that could not even be tried."""
+        """Report a hook that is not set."""
         self._say(label, False, why)
 
     def remove(self) -> None:
@@ -76,22 +81,12 @@ class Hooks:
                 delattr(patch.owner, patch.name)
         self.patches.clear()
 
+    def _too_old_for(self, known: Known) -> bool:
+        since = version_pair(known.since)
+        return since is not None and self.vllm is not None and self.vllm < since
+
     def _say(self, label: str, is_set: bool, why: str) -> None:
         hook = Hook(name=label, set=is_set, why=why)
         if self.states.get(label) != hook:
             self.states[label] = hook
             self.report(hook)
-
-
-def _misfit(original: Any, parameters: tuple[str, ...] | None) -> str:
-    """Why this attribute cannot be wrapped; empty when it can."""
-    if original is None:
-        return "no such method in this vLLM"
-    if not callable(original):
-        return f"is a {type(original).__name__}, not a method"
-    if parameters is None:
-        return ""
-    found = tuple(inspect.signature(original).parameters)
-    if found != parameters:
-        return f"signature is ({', '.join(found)}), known is ({', '.join(parameters)})"
-    return ""

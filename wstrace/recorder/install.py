@@ -23,7 +23,6 @@ from wstrace.recorder.memory import blocks_record, fixed_kv, kv_record
 from wstrace.recorder.persistent import wrap_permute_scratch, wrap_persistent
 from wstrace.recorder.requests import pose_as, wrap_ensure
 from wstrace.recorder.settings import Settings, read_settings
-from wstrace.reserve.config import model_digest
 from wstrace.trace.records import End, Limits, Lock, Manager, Worker
 
 Method = Callable[..., Any]
@@ -104,6 +103,8 @@ def _before_init_device(live: Live, worker: Any) -> None:
 
 
 def _after_init_device(live: Live, worker: Any) -> None:
+    from wstrace.reserve.schema import model_digest
+
     ranks, world = read_ranks(worker)
     runner = type(worker.model_runner)
     live.write_worker(

@@ -53,7 +53,7 @@ class TraceWriter:
             if self._pid != os.getpid():
                 self._open()
             self._append(record)
-        except OSError as error:
+        except Exception as error:
             self._stand_down(error)
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class TraceWriter:
         for callback in self.on_open:
             callback()
 
-    def _stand_down(self, error: OSError) -> None:
+    def _stand_down(self, error: Exception) -> None:
         self._dead = True
         text = f"wstrace: cannot write the trace ({error}); recording stops, serving goes on\n"
         os.write(2, text.encode())

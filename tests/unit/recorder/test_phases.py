@@ -1,0 +1,101 @@
+"""Phases, from the order in which vLLM calls its worker's methods."""
+
+from __future__ import annotations
+
+import pytest
+
+from wstrace.recorder.phases import PhaseFlags, PhaseTracker, derive
+from wstrace.trace.records import Phase
+
+
+def tracker() -> tuple[PhaseTracker, list[Phase]]:
+    seen: list[Phase] = []
+    return PhaseTracker(on_change=lambda phase, why: seen.append(phase)), seen
+
+
+def start_up(phases: PhaseTracker) -> None:
+    """The V1 runner on a GPU, from load to serving."""
+    with phases.inside("load_model"):
+        pass
+    with phases.inside("profile_run"):
+        pass
+    with phases.inside("profile_cudagraph_memory"), phases.inside("initialize_kv_cache"):
+        pass
+    with phases.inside("initialize_kv_cache"):
+        pass
+    with phases.inside("compile_or_warm_up_model"), phases.inside("capture_model"):
+        phases.locked()
+
+
+def test_a_v1_start_goes_through_every_phase_to_serving() -> None:
+    phases, seen = tracker()
+    start_up(phases)
+    assert seen == [
+        "load", "init", "profile", "init", "graph-estimate", "init", "kv-init", "init",
+        "warmup", "capture", "post-lock-warmup", "serving",
+    ]  # fmt: skip
+
+
+def test_the_throwaway_kv_cache_of_the_graph_estimate_is_no_kv_init() -> None:
+    phases, seen = tracker()
+    with phases.inside("profile_cudagraph_memory"), phases.inside("initialize_kv_cache"):
+        assert phases.current == "graph-estimate"
+    assert "kv-init" not in seen
+
+
+def test_after_the_lock_the_rest_of_warm_up_is_no_warm_up() -> None:
+    phases, _ = tracker()
+    with phases.inside("compile_or_warm_up_model"):
+        with phases.inside("capture_model"):
+            phases.locked()
+        assert phases.current == "post-lock-warmup"
+    assert phases.current == "serving"
+
+
+def test_a_server_that_never_locks_serves_all_the_same() -> None:
+    phases, _ = tracker()
+    with phases.inside("compile_or_warm_up_model"):
+        pass
+    assert phases.current == "serving"
+    assert not phases.flags.locked
+
+
+def test_elastic_ep_unlocks_warms_up_again_and_relocks() -> None:
+    phases, seen = tracker()
+    start_up(phases)
+    seen.clear()
+    phases.unlocked()
+    assert phases.current == "unlocked"
+    with phases.inside("compile_or_warm_up_model"):
+        assert phases.current == "warmup"
+    assert phases.current == "unlocked"
+    phases.locked()
+    assert seen == ["unlocked", "warmup", "unlocked", "serving"]
+
+
+def test_sleep_lasts_until_wake_up() -> None:
+    phases, _ = tracker()
+    start_up(phases)
+    phases.asleep(True)
+    assert phases.current == "sleep"
+    phases.asleep(False)
+    assert phases.current == "serving"
+
+
+def test_a_method_that_raises_leaves_the_stack_clean() -> None:
+    phases, _ = tracker()
+    with pytest.raises(MemoryError), phases.inside("profile_run"):
+        raise MemoryError
+    assert phases.active == []
+    assert phases.current == "init"
+
+
+def test_a_failed_warm_up_is_not_ready() -> None:
+    phases, _ = tracker()
+    with pytest.raises(RuntimeError), phases.inside("compile_or_warm_up_model"):
+        raise RuntimeError
+    assert phases.current == "init"
+
+
+def test_shutdown_wins_over_everything() -> None:
+    assert derive(["warmup", "shutdown"], PhaseFlags(asleep=True)) == "shutdown"

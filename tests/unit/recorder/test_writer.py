@@ -1,0 +1,124 @@
+"""The trace file: append-only, private, one file a process, and never in vLLM's way."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from wstrace.errors import WstraceError
+from wstrace.recorder import writer as writer_module
+from wstrace.recorder.session import make_trace_folder
+from wstrace.recorder.writer import TraceWriter
+from wstrace.trace.reader import read_file
+from wstrace.trace.records import FORMAT, Header, Note
+
+
+def new_writer(folder: Path | str | None) -> TraceWriter:
+    return TraceWriter(
+        None if folder is None else str(folder),
+        "run1",
+        lambda: Header(format=FORMAT, run="run1", wstrace="0"),
+    )
+
+
+def test_nothing_is_created_until_something_happens(tmp_path: Path) -> None:
+    new_writer(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_is_private_and_starts_with_its_header(tmp_path: Path) -> None:
+    writer = new_writer(tmp_path)
+    writer.write(Note(text="one"))
+    (file,) = tmp_path.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    process = read_file(file)
+    assert process.header.run == "run1"
+    assert [r.text for r in process.records if isinstance(r, Note)] == ["one"]
+
+
+def test_every_record_is_on_disk_before_write_returns(tmp_path: Path) -> None:
+    writer = new_writer(tmp_path)
+    for number in range(3):
+        writer.write(Note(text=str(number)))
+        (file,) = tmp_path.iterdir()
+        assert file.read_bytes().count(b"\n") == number + 2
+
+
+def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path) -> None:
+    writer = new_writer(tmp_path)
+    writer.write(Note(text="parent"))
+    pid = os.fork()
+    if pid == 0:
+        writer.write(Note(text="child"))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    writer.write(Note(text="parent again"))
+    texts = sorted(
+        [r.text for r in read_file(f).records if isinstance(r, Note)]
+        for f in tmp_path.iterdir()
+    )
+    assert texts == [["child"], ["parent", "parent again"]]
+
+
+def test_a_folder_that_is_gone_stands_the_writer_down_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    writer = new_writer(tmp_path / "gone")
+    writer.write(Note(text="a"))
+    writer.write(Note(text="b"))
+    assert capfd.readouterr().err.count("recording stops, serving goes on") == 1
+
+
+def test_a_full_disk_stands_the_writer_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    writer = new_writer(tmp_path)
+    writer.write(Note(text="a"))
+
+    def full(fd: int, data: bytes) -> int:
+        if fd == 2:
+            return real(fd, data)
+        raise OSError(28, "No space left on device")
+
+    real = os.write
+    monkeypatch.setattr(writer_module.os, "write", full)
+    writer.write(Note(text="b"))
+    monkeypatch.undo()
+    writer.write(Note(text="c"))
+    assert "No space left" in capfd.readouterr().err
+    (file,) = tmp_path.iterdir()
+    assert len(read_file(file).records) == 1
+
+
+def test_a_planted_symlink_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder = tmp_path / "trace"
+    folder.mkdir()
+    monkeypatch.setattr(writer_module, "new_file_name", lambda run: "known.wst.jsonl")
+    (folder / "known.wst.jsonl").symlink_to(victim)
+    new_writer(folder).write(Note(text="a"))
+    assert victim.read_text() == "precious"
+    assert "recording stops" in capfd.readouterr().err
+
+
+def test_a_trace_folder_is_private_and_no_symlink(tmp_path: Path) -> None:
+    folder = make_trace_folder(tmp_path / "new")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(WstraceError, match="symbolic link"):
+        make_trace_folder(tmp_path / "link")
+
+
+def test_records_are_one_json_object_a_line(tmp_path: Path) -> None:
+    writer = new_writer(tmp_path)
+    writer.write(Note(text="line\nbreak"))
+    (file,) = tmp_path.iterdir()
+    lines = file.read_bytes().splitlines()
+    assert [msgspec.json.decode(line)["t"] for line in lines] == ["header", "note"]

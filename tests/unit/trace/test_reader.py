@@ -1,0 +1,124 @@
+"""Reading traces: cut lines, several runs, foreign files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from wstrace.errors import WstraceError
+from wstrace.trace.reader import load, read_file
+from wstrace.trace.records import FORMAT, Ask, Header, Note, Ranks, Record, Slot, Worker
+
+
+def encode(*records: Record) -> bytes:
+    return b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+
+
+def header(run: str = "run1", wall_ns: int = 1) -> Header:
+    return Header(format=FORMAT, run=run, wall_ns=wall_ns, wstrace="0.1.0")
+
+
+def trace_file(folder: Path, name: str = "a", *records: Record, run: str = "run1") -> Path:
+    path = folder / f"{name}.wst.jsonl"
+    path.write_bytes(encode(header(run, len(name)), *records))
+    return path
+
+
+def test_cut_at_every_byte_of_the_last_record_keeps_all_before_it(tmp_path: Path) -> None:
+    ask = Ask(site=1, slot=Slot(), bytes=512, arena=0, phase="serving")
+    whole = encode(header(), Note(text="kept"), ask)
+    last = len(encode(ask))
+    path = tmp_path / "a.wst.jsonl"
+    for cut in range(1, last):
+        path.write_bytes(whole[:-cut])
+        process = read_file(path)
+        assert isinstance(process.records[0], Note)
+        assert process.cut == (cut != 1)
+        assert len(process.records) == (2 if cut == 1 else 1)
+
+
+def test_of_several_runs_the_newest_is_read_and_that_is_said(tmp_path: Path) -> None:
+    trace_file(tmp_path, "a", Note(text="old"), run="old")
+    trace_file(tmp_path, "bb", Note(text="new"), run="new")
+    trace = load(tmp_path)
+    assert trace.run == "new"
+    assert "2 runs" in trace.notes[0]
+    assert load(tmp_path, "ol").run == "old"
+
+
+def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
+    trace_file(tmp_path, "a", run="old")
+    with pytest.raises(WstraceError, match="names 0 runs") as error:
+        load(tmp_path, "xyz")
+    assert "old" in error.value.hint
+
+
+def test_a_record_of_a_later_version_is_counted_not_fatal(tmp_path: Path) -> None:
+    path = trace_file(tmp_path)
+    with path.open("ab") as file:
+        file.write(b'{"t":"hologram","ns":1}\n' + encode(Note(text="after", ns=2)))
+    process = read_file(path)
+    assert process.unknown == 1
+    assert len(process.records) == 1
+
+
+def test_a_later_field_is_ignored(tmp_path: Path) -> None:
+    path = trace_file(tmp_path)
+    with path.open("ab") as file:
+        file.write(b'{"t":"note","text":"x","colour":"red"}\n')
+    assert read_file(path).records == [Note(text="x")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"hello\n", "not a wstrace trace"),
+        (b'{"a": 1}\n', "not a wstrace trace"),
+        (b"\xff\xfe\x00\x01\n", "not a wstrace trace"),
+        (encode(Note(text="no header")), "not a wstrace trace"),
+        (encode(Header(format=99, run="r", wstrace="9.9")), "trace format 99"),
+    ],
+)
+def test_a_file_that_is_no_trace_gets_a_word_and_a_hint(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "x.wst.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(WstraceError, match=message) as error:
+        load(path)
+    assert error.value.hint
+    assert error.value.exit_code == 2
+
+
+def test_a_broken_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path) -> None:
+    path = trace_file(tmp_path)
+    with path.open("ab") as file:
+        file.write(b'{"t":"note","text"\n' + encode(Note(text="after")))
+    with pytest.raises(WstraceError, match="line 2"):
+        read_file(path)
+
+
+def test_a_missing_path_is_said(tmp_path: Path) -> None:
+    with pytest.raises(WstraceError, match="No such trace"):
+        load(tmp_path / "nothing")
+
+
+def test_an_empty_folder_is_a_trace_in_which_nothing_attached(tmp_path: Path) -> None:
+    assert load(tmp_path).processes == []
+
+
+def test_a_file_killed_before_its_header_is_noted_beside_the_others(tmp_path: Path) -> None:
+    trace_file(tmp_path, "a")
+    (tmp_path / "b.wst.jsonl").write_bytes(b'{"t":"hea')
+    trace = load(tmp_path)
+    assert len(trace.processes) == 1
+    assert "killed before its first record" in trace.notes[0]
+
+
+def test_a_worker_is_found_by_its_record(tmp_path: Path) -> None:
+    worker = Worker(ranks=Ranks(tp=1), world=Ranks(tp=2), limits={"block_size": 16})
+    process = read_file(trace_file(tmp_path, "a", worker))
+    assert process.worker == worker
