@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from wstrace.triage.prefixes import Ranks
+from wstrace.triage.ranks import NOWHERE, Ranks
 
 RefusalKind = Literal["arena", "persistent", "shape", "scratch", "lane"]
 FaultKind = Literal["illegal_access", "out_of_memory"]
@@ -44,7 +44,7 @@ class Origin:
     line: int
     stream: str = ""
     label: str = ""
-    ranks: Ranks = Ranks()
+    ranks: Ranks = NOWHERE
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from wstrace.triage import reading
 from wstrace.triage.collect import Collector
 from wstrace.triage.prefilter import Prefilter
-from wstrace.triage.prefixes import Line, Ranks, lines_of, ranks_of
+from wstrace.triage.prefixes import Line, lines_of
+from wstrace.triage.ranks import NOWHERE, Ranks, ranks_of
 from wstrace.triage.scan import REACH, scan
 from wstrace.triage.settings import Settings, settings_of
 from wstrace.triage.squeeze import join
@@ -39,7 +40,7 @@ class _Stream:
     fresh: list[Line] = field(default_factory=list)
     carry: list[Line] = field(default_factory=list)
     done: int = 0
-    ranks: Ranks = Ranks()
+    ranks: Ranks = NOWHERE
 
 
 def parse_file(path: str) -> tuple[Text, Settings]:
@@ -151,6 +152,6 @@ def _assigned(squeezed: Squeezed) -> Ranks | None:
 
 def _labelled(origin: Origin, stream: _Stream) -> Origin:
     """The origin with its process label and ranks; a rank in the label comes first."""
-    own = {name: rank for name, rank in vars(ranks_of(stream.label)).items() if rank is not None}
-    ranks = replace(stream.ranks, **own)
+    own = vars(ranks_of(stream.label))
+    ranks = replace(stream.ranks, **{n: rank for n, rank in own.items() if rank is not None})
     return replace(origin, label=stream.label, ranks=ranks)

@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from wstrace.triage.ranks import NOWHERE, ranks_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -28,7 +30,8 @@ _VLLM_HEAD: Final = re.compile(
     r"(?:\[?[\w./\\<>-]{1,120}:\d+\]?:?(?:\s|$))?"
 )
 _TIME: Final = re.compile(
-    r"\s*\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?Z| ?[+-]\d\d:?\d\d| UTC)?"
+    r"\s*\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?"
+    r"(?: ?Z| ?[+-]\d\d:?\d\d| UTC)?"
     r"|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?"
     r"|\d\d:\d\d:\d\d(?:[.,]\d+)?)\]?[,:]?\s+"
 )
@@ -39,8 +42,6 @@ _POD: Final = re.compile(r"\[(?P<key>(?=[^\]]*[/-])[\w./-]{3,200})\] ?")
 _TORCHRUN: Final = re.compile(r"\[(?P<key>rank\d+)\]: ?")
 _QUOTE: Final = re.compile(r"(?:\s*(?:>|[│┃|](?=\s|$)))+ ?")
 _LOGGER: Final = re.compile(rf"[-:| ]*(?:[\w.]+ ?[-:|] ?)?\[?{_LEVEL}\]? ?[-:|] ?(?!\d\d-)")
-_RANK: Final = re.compile(r"(?:^|[_\s])(DP|PP|TP|EP|DCP)(\d+)(?=$|[_\s])")
-_ENGINE: Final = re.compile(r"EngineCore_(\d+)$")
 _ANSI: Final = re.compile(
     r"(?:\x1b|\\x1b|\\u001[bB]|\\033|\\e|\^\[|#033|\ufffd(?=\[\d))"
     r"(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}\x07)"
@@ -54,7 +55,7 @@ _BREAK: Final = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _ESCAPED_NEWLINE: Final = re.compile(r"\\{1,4}r?\\{0,4}n(?=[\s'\"A-Z0-9^\\(\[]|$)")
 _ANY_ESCAPED_NEWLINE: Final = re.compile(r"\\{1,4}n")
 _WINDOWS_PATH: Final = re.compile(r"[A-Za-z]:\\|\\site-packages\\|\\vllm\\|\w\\\w+\\\w")
-_ESCAPED_CHARACTER: Final = re.compile(r"\\{1,8}u00([0-7][0-9a-fA-F])|\\{1,8}x([2-7][0-9a-fA-F])")
+_ESCAPED_CHARACTER: Final = re.compile(r"\\{1,8}(?:u00([0-7][0-9a-fA-F])|x([2-7][0-9a-fA-F]))")
 _ESCAPED_QUOTE: Final = re.compile(r"\\{1,8}(?=['\"])")
 _REPEATED: Final = re.compile(r"\[repeated \d+x across cluster\].*$")
 _FENCE: Final = re.compile(r"\s*(?:```.*|~~~.*)?$")
@@ -62,23 +63,6 @@ _JSON_OUTER: Final = (
     "pod", "pod_name", "container", "container_name", "service", "host", "hostname",
     "_HOSTNAME", "_SYSTEMD_UNIT", "rank", "processName", "process",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Where a worker stands; None where the text does not say."""
-
-    dp: int | None = None
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    dcp: int | None = None
-
-    def within(self, other: Ranks) -> bool:
-        """True where `other` says at least as much and nothing else."""
-        return all(
-            mine is None or mine == getattr(other, name) for name, mine in vars(self).items()
-        )
 
 
 @dataclass(frozen=True)
@@ -99,16 +83,6 @@ class Line:
     def ends_stream(self) -> bool:
         """A blank line or a code fence: what follows is no continuation."""
         return not self.label and bool(_FENCE.match(self.text))
-
-
-def ranks_of(label: str) -> Ranks:
-    """The ranks in a process label such as `Worker_DP11_TP2_EP46`."""
-    name = label.partition(" pid=")[0]
-    found = {kind.lower(): int(number) for kind, number in _RANK.findall(name)}
-    engine = _ENGINE.match(name)
-    if engine and int(engine[1]):
-        found["dp"] = int(engine[1])
-    return Ranks(**found)
 
 
 def lines_of(text: str, first: int) -> Iterator[Line]:
@@ -175,7 +149,7 @@ def _peel(text: str, outer: str) -> tuple[str, str, str, bool]:
 
 def _better(old: str, new: str) -> str:
     """Of two labels on one line (Ray's and vLLM's) the one that names ranks."""
-    return old if old and ranks_of(new) == Ranks() and ranks_of(old) != Ranks() else new
+    return old if old and ranks_of(new) == NOWHERE and ranks_of(old) != NOWHERE else new
 
 
 def _outer_of(lead: str, outer: str) -> str:

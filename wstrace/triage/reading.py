@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 BLOCK: Final = 1 << 20
 SAMPLE: Final = 1 << 16
@@ -39,7 +39,7 @@ class Block:
     first_line: int
 
 
-def check_paths(paths: list[str]) -> None:
+def check_paths(paths: Sequence[str]) -> None:
     """Refuse a missing path or a directory before anything is read."""
     for path in paths:
         if path == "-":

@@ -57,8 +57,7 @@ _HEADLESS: Final = re.compile(
 )
 _MIDDLE: Final = re.compile(r"MB,?currentsizeis\d")
 _KEY: Final = re.compile(r"(?P<key>.{1,500}?)wasnotallocatedduring")
-_RAW_MIDDLE: Final = re.compile(r"MB,?currentsizeis\d")
-_KEY: Final = re.compile(r"locked but (?P<key>.{1,500}?) was not allocated")
+_RAW_KEY: Final = re.compile(r"locked but (?P<key>.{1,500}?) was not allocated")
 _SCRATCH: Final = re.compile(
     r"MoEpermutescratchrequires(?P<rows>\d+)rows(?:,currentcapacityis(?P<have>\d+)rows)?"
 )
@@ -314,9 +313,7 @@ def _number(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-def _faults(
-    squeezed: Squeezed, stream: str, stack: list[tuple[int, Frame]]
-) -> Iterator[Found]:
+def _faults(squeezed: Squeezed, stream: str, stack: list[tuple[int, Frame]]) -> Iterator[Found]:
     text = squeezed.text
     for match in _ILLEGAL.finditer(text) if "llegal" in text else ():
         frames = tracebacks.before(match.start(), stack, squeezed)

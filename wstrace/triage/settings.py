@@ -121,6 +121,9 @@ _ASSIGNED: Final = re.compile(
     r"|max[-_]num[-_]seqs|(?:tensor|data|pipeline)[-_]parallel[-_]size"
     rf"|{'|'.join(_ENVIRONMENT)})[\"'`]?\s*[=:]\s*[\"'`]?(?P<value>\d[\d_,]*[kKmM]?)(?![\w.])"
 )
+_SCALES: Final = {
+    "": 1, "k": 10**3, "K": 1 << 10, "m": 10**6, "M": 1 << 20, "g": 10**9, "G": 1 << 30,
+}  # fmt: skip
 _LOG_LINES: Final = (
     ("max_model_len", re.compile(r"Usingmaxmodellen(\d+)"), Source.LOG),
     ("block_size", re.compile(r"Settingattentionblocksizeto(\d+)tokens"), Source.RESOLVED),
@@ -181,18 +184,17 @@ def _value(name: str, text: str) -> Value | None:
     if name in _BOOLEANS:
         return {"true": True, "false": False, "1": True, "0": False}.get(text.lower())
     if name in _INTEGERS or name in _ENVIRONMENT:
-        return _integer(text)
+        return integer(text)
     word = text.removeprefix("torch.")
     return None if word in ("None", "auto", "null") else word
 
 
-def _integer(text: str) -> int | None:
+def integer(text: str) -> int | None:
     """vLLM reads 64k as 64000 and 64K as 65536."""
     match = re.fullmatch(r"(\d[\d_,]*)(?:\.0)?([kKmMgG]?)", text)
     if not match:
         return None
-    scale = {"": 1, "k": 10**3, "K": 1 << 10, "m": 10**6, "M": 1 << 20, "g": 10**9, "G": 1 << 30}
-    return int(re.sub(r"[_,]", "", match[1])) * scale[match[2]]
+    return int(re.sub(r"[_,]", "", match[1])) * _SCALES[match[2]]
 
 
 def _log_lines(squeezed: Squeezed) -> Iterator[Setting]:
@@ -219,7 +221,8 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
         if "max" in text or "parallel" in text or "VLLM_" in text:
             for found in _ASSIGNED.finditer(text):
                 yield from _assigned(found, line.number)
-    marked = [i for i, line in enumerate(squeezed.lines) if "--" in line.text or "-tp" in line.text]
+    texts = [line.text for line in squeezed.lines]
+    marked = [i for i, text in enumerate(texts) if "--" in text or "-tp" in text]
     for first, last in _runs(marked):
         lines = squeezed.lines[first : last + 2]
         text = "\n".join(line.text for line in lines)
@@ -242,11 +245,8 @@ def _runs(marked: Iterable[int]) -> Iterator[tuple[int, int]]:
 def _flags(text: str, line: int) -> Iterator[Setting]:
     for match in _FLAG.finditer(text):
         name = match["flag"].replace("-", "_")
-        value: Value | None
-        if name in _BOOLEANS:
-            value = not match["no"]
-        else:
-            value = _value(name, match["value"] or "")
+        given = match["value"] or ""
+        value = not match["no"] if name in _BOOLEANS else _value(name, given)
         if value is not None and value != "":
             yield Setting(_NAMES.get(name, name), value, Source.COMMAND, line)
     for match in _SHORT_FLAG.finditer(text):
@@ -257,6 +257,6 @@ def _flags(text: str, line: int) -> Iterator[Setting]:
 
 def _assigned(match: re.Match[str], line: int) -> Iterator[Setting]:
     name = match["name"].replace("-", "_")
-    value = _integer(match["value"])
+    value = integer(match["value"])
     if value:
         yield Setting(_NAMES.get(name, name), value, Source.PROSE, line)

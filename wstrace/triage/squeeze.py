@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SAME: Final = str.maketrans(
     {
-        **dict.fromkeys("‘’‚‛“”„‟″′`´\"", "'"),
+        **dict.fromkeys('‘’‚‛“”„‟″′`´"', "'"),
         **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\xad│┃*", None),
         "\\": "/",
         "，": ",",

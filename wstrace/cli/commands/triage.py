@@ -1,0 +1,93 @@
+"""`wstrace triage [FILE...]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from wstrace.errors import WstraceError
+
+if TYPE_CHECKING:
+    from wstrace.triage.report import Report
+
+FILES = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FILE]...", help="Logs or pasted texts; - or nothing: stdin."),
+]
+FORMAT = Annotated[
+    Literal["text", "json", "markdown"] | None,
+    typer.Option("--format", help="Output form (default: by the extension of -o, else text)."),
+]
+OUTPUT = Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file.")]
+SET = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=N",
+        help="A number the log lacks, per rank: --set num_kv_heads=4. May be repeated.",
+    ),
+]
+MODEL = Annotated[
+    Path | None,
+    typer.Option("--model-config", help="The model's config.json: heads, widths, experts."),
+]
+RESERVE = Annotated[
+    Path | None,
+    typer.Option("--reserve", help="Also write a reserve config, when the bound is complete."),
+]
+_EXTENSIONS = {".json": "json", ".md": "markdown"}
+
+
+def command(
+    files: FILES = None,
+    form: FORMAT = None,
+    output: OUTPUT = None,
+    numbers: SET = None,
+    model_config: MODEL = None,
+    reserve: RESERVE = None,
+) -> None:
+    """Read a vLLM log or a pasted report: which layer, why, what it can need, what to do.
+
+    Exit 0 whether or not the text has a failure, 2 for input that cannot be read.
+    """
+    from wstrace.files import write_output
+    from wstrace.triage import report as reports
+    from wstrace.triage.numbers import Given, parse_set
+
+    given = Given(parse_set(numbers or ()), model_config)
+    report = reports.read(_inputs(files), given)
+    if reserve is not None:
+        from wstrace.triage import reserve as from_log
+
+        write_output(from_log.dumps(report), reserve)
+        if str(reserve) != "-":
+            typer.echo(f"Wrote {reserve}: WSTRACE_RESERVE={reserve} vllm serve ...", err=True)
+    write_output(_rendered(report, form, output), output)
+
+
+def _inputs(files: list[str] | None) -> list[str]:
+    if files:
+        return files
+    if sys.stdin.isatty():
+        raise WstraceError(
+            "There is nothing to read.", "Give a log: wstrace triage FILE, or pipe one in."
+        )
+    return ["-"]
+
+
+def _rendered(report: Report, form: str | None, output: Path | None) -> str:
+    form = form or _EXTENSIONS.get(output.suffix if output else "", "text")
+    if form == "json":
+        import json
+
+        return json.dumps(report.as_json(), indent=2) + "\n"
+    if form == "markdown":
+        from wstrace.triage import markdown
+
+        return markdown.render(report)
+    from wstrace.triage import text
+
+    return text.render(report)

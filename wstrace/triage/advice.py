@@ -1,0 +1,70 @@
+"""What to type now: the commands that help with one finding, best first."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from wstrace.bounds.site import release_of
+
+if TYPE_CHECKING:
+    from wstrace.triage.finding import Finding
+
+RECORD: Final = "wstrace run -- vllm serve ...   (then: wstrace reserve TRACE -o reserve.yaml)"
+EAGER: Final = "until then: --enforce-eager (no graphs, no lock; decoding gets slower)"
+_ARENA: Final = ("never_profiled", "undersized_in_profile", "wrong_slot", "order_of_warmup")
+_MOST_NAMES: Final = 4
+
+
+def commands(finding: Finding) -> list[str]:
+    """Lines to type, each a command or a short note with one."""
+    if finding.kind in _ARENA and finding.code not in ("WS105", "WS106"):
+        return _for_arena(finding)
+    if finding.kind == "persistent_resource_missing" or finding.code == "WS106":
+        return [
+            *_upgrade(finding),
+            f"{EAGER}",
+            "no reserve helps: the bytes are not the arena's",
+        ]
+    if finding.kind == "over_reserved":
+        return [
+            *_upgrade(finding),
+            "wstrace bound " + (finding.site.id if finding.site else ""),
+        ]
+    return [
+        *_upgrade(finding),
+        RECORD,
+        "or, without wstrace: VLLM_DEBUG_WORKSPACE=1 vllm serve ...   (prints every growth)",
+    ]
+
+
+def _for_arena(finding: Finding) -> list[str]:
+    log = shlex.quote(finding.path)
+    if finding.worst.bytes is not None:
+        return [
+            f"wstrace triage {log}{_given(finding)} --reserve reserve.yaml",
+            "WSTRACE_RESERVE=reserve.yaml vllm serve ...   (wstrace installed beside vLLM)",
+            *_upgrade(finding),
+        ]
+    if finding.site is not None and finding.worst.needs:
+        names = finding.worst.needs[:_MOST_NAMES]
+        sets = " ".join(f"--set {name}=N" for name in names)
+        return [*_upgrade(finding), f"wstrace triage {log} {sets}", f"or: {RECORD}"]
+    return [RECORD, EAGER]
+
+
+def _given(finding: Finding) -> str:
+    """The numbers that the person gave must be given again with --reserve."""
+    return "".join(f" --set {name}={value}" for name, value in finding.given.items())
+
+
+def is_older(version: str | None, fixed: str | None) -> bool:
+    """True unless the version is known and has the fix."""
+    release, fix = release_of(version), release_of(fixed)
+    return fix is not None and (release is None or release < fix)
+
+
+def _upgrade(finding: Finding) -> list[str]:
+    if not is_older(finding.version, finding.fixed_in):
+        return []
+    return [f"pip install 'vllm>={finding.fixed_in}'"]

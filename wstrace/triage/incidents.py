@@ -1,0 +1,72 @@
+"""Fold the many reports of one failure into one incident.
+
+A worker logs the message, its engine repeats it, the API server a third time, and the
+person pastes it once more: the same site and sizes, in ranks of which one names more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wstrace.triage.ranks import Ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from wstrace.triage.facts import Amount, Refusal
+
+
+def incidents(refusals: Iterable[Refusal]) -> list[Refusal]:
+    """One refusal for each failure and rank, in the order of their lines."""
+    kept: list[Refusal] = []
+    for refusal in sorted(refusals, key=_fullness, reverse=True):
+        index = next((i for i, other in enumerate(kept) if _same(refusal, other)), None)
+        if index is None:
+            kept.append(refusal)
+        else:
+            kept[index] = _folded(kept[index], refusal)
+    return sorted(kept, key=lambda refusal: refusal.origin.line)
+
+
+def _fullness(refusal: Refusal) -> tuple[int, int, int]:
+    """How much a report says; of equal ones the first comes first."""
+    said = (refusal.file, refusal.function, refusal.required, refusal.current, refusal.name)
+    ranks = vars(refusal.origin.ranks).values()
+    known = sum(item is not None for item in said)
+    return known, sum(rank is not None for rank in ranks), -refusal.origin.line
+
+
+def _same(less: Refusal, more: Refusal) -> bool:
+    return (
+        less.kind == more.kind
+        and less.detail == more.detail
+        and less.name in (None, more.name)
+        and less.file in (None, more.file)
+        and less.function in (None, more.function)
+        and _fits(less.required, more.required)
+        and _fits(less.current, more.current)
+        and _ranks_fit(less.origin.ranks, more.origin.ranks)
+    )
+
+
+def _fits(less: Amount | None, more: Amount | None) -> bool:
+    return less is None or (more is not None and less.text == more.text)
+
+
+def _ranks_fit(one: Ranks, other: Ranks) -> bool:
+    return one.within(other) or other.within(one)
+
+
+def _folded(more: Refusal, less: Refusal) -> Refusal:
+    ranks = {
+        name: rank if rank is not None else getattr(less.origin.ranks, name)
+        for name, rank in vars(more.origin.ranks).items()
+    }
+    return replace(
+        more,
+        origin=replace(more.origin, ranks=Ranks(**ranks)),
+        frames=more.frames or less.frames,
+        line=more.line if more.line is not None else less.line,
+        times=more.times + less.times,
+    )

@@ -1,0 +1,60 @@
+"""The numbers that formulas are computed with: the text's, the model's, the person's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from wstrace.bounds import model_config
+from wstrace.errors import WstraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from wstrace.triage.settings import Value
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the person adds to the text: `--set NAME=N` and a Hugging Face config.json."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    model_config: Path | None = None
+
+
+def parse_set(assignments: Iterable[str]) -> dict[str, int]:
+    """`NAME=N` texts. WstraceError: not of that form. N may be 64k (64000) or 64K (65536)."""
+    from wstrace.triage.settings import integer
+
+    found = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        number = integer(value.strip())
+        name = name.strip().replace("-", "_")
+        if not equals or number is None or not _NAME.fullmatch(name):
+            raise WstraceError(
+                f"--set takes NAME=N with an integer, not '{text}'.",
+                "For example: --set num_kv_heads=4 --set head_size=128",
+            )
+        found[name] = number
+    return found
+
+
+def values(config: Mapping[str, Value], given: Given) -> dict[str, int]:
+    """Every number known, the person's before the model's before the text's."""
+    numbers = {
+        name: int(value)
+        for name, value in config.items()
+        if isinstance(value, int) and not isinstance(value, bool)
+    }
+    numbers |= given.numbers
+    if config.get("enable_expert_parallel") is True:
+        ranks = numbers.get("tensor_parallel_size", 1) * numbers.get("data_parallel_size", 1)
+        numbers.setdefault("expert_parallel_size", ranks)
+    if given.model_config is not None:
+        numbers |= model_config.read_model_config(given.model_config, numbers)
+    return numbers | given.numbers

@@ -1,0 +1,73 @@
+"""All inputs of one call together: what the three output forms are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from wstrace.triage import reading
+from wstrace.triage.diagnose import Diagnosis, diagnose
+from wstrace.triage.parser import parse_file
+from wstrace.triage.redaction import redact_value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wstrace.triage.finding import Finding
+    from wstrace.triage.numbers import Given
+    from wstrace.triage.settings import Value
+
+
+@dataclass(frozen=True)
+class Report:
+    """The findings of one or more texts, with the configuration they show."""
+
+    paths: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    config: dict[str, Value]
+    skipped: int
+    notes: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON contract, version 1. Texts are redacted, the input's own path is not."""
+        return {
+            "version": 1,
+            "findings": [_public(finding) for finding in self.findings],
+            "config": redact_value(self.config),
+            "skipped": self.skipped,
+            "notes": list(self.notes),
+        }
+
+
+def read(paths: Sequence[str], given: Given) -> Report:
+    """Read every input once. WstraceError: a path that cannot be read as text."""
+    reading.check_paths(paths)
+    return combine([diagnose(*parse_file(path), given) for path in paths])
+
+
+def combine(diagnoses: Sequence[Diagnosis]) -> Report:
+    """One report of several texts; of one name the first text's value is shown."""
+    config: dict[str, Value] = {}
+    for diagnosis in diagnoses:
+        config = {**diagnosis.config, **config}
+    several = len(diagnoses) > 1
+    notes = [
+        f"{PurePath(d.path).name}: {note}" if several else note
+        for d in diagnoses
+        for note in d.notes
+    ]
+    return Report(
+        tuple(d.path for d in diagnoses),
+        tuple(finding for d in diagnoses for finding in d.findings),
+        config,
+        sum(d.skipped for d in diagnoses),
+        tuple(notes),
+    )
+
+
+def _public(finding: Finding) -> dict[str, Any]:
+    found: dict[str, Any] = finding.as_json()
+    source = found.pop("source")
+    links = found.pop("links")
+    return {**redact_value(found), "links": links, "source": source}

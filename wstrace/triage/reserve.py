@@ -1,0 +1,137 @@
+"""A reserve config from a log alone, where the bound of its sites is complete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import wstrace
+from wstrace.errors import WstraceError
+from wstrace.formula.expression import parse
+from wstrace.reserve import config as reserve
+from wstrace.reserve.schema import LIMIT_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wstrace.bounds.known import KnownSite
+    from wstrace.trace.records import Limit
+    from wstrace.triage.finding import Finding
+    from wstrace.triage.report import Report
+
+_NO_ARENA = ("WS105", "WS106")
+_SYMPTOMS = ("over_reserved", "pointer_moved_after_capture", "unlocked_growth_oom")
+
+
+def config_of(report: Report) -> reserve.ReserveConfig:
+    """The config of every site whose worst case is known.
+
+    A log does not tell the whole layout of the model: the digest stays empty, and only the
+    layout numbers that are known are compared with the engine. WstraceError: no site of the
+    report has a complete bound; the message names what is missing.
+    """
+    wanted = [f for f in report.findings if f.kind not in _SYMPTOMS]
+    covered = [f for f in wanted if f.worst.bytes is not None and f.code not in _NO_ARENA]
+    if not covered:
+        raise _incomplete(wanted)
+    sites = {finding.where: _site(finding) for finding in covered}
+    total = -(-max(site.bytes for site in sites.values()) // 256) * 256
+    limits = _limits(covered, report)
+    return reserve.ReserveConfig(
+        made_by=f"wstrace {wstrace.__version__} triage",
+        model=reserve.Model(digest="", layout=reserve.layout(limits)),
+        limits=limits,
+        slots=[reserve.SlotReserve(bytes=total)],
+        sites=sorted(sites.values(), key=lambda site: (-site.bytes, site.site)),
+        cost=reserve.Cost(
+            bytes=total, note="from a log: what profiling already counts is not known"
+        ),
+        not_covered=_not_covered(wanted, sites),
+    )
+
+
+def dumps(report: Report) -> str:
+    """The config as commented YAML."""
+    return reserve.dumps(config_of(report))
+
+
+def _incomplete(findings: Sequence[Finding]) -> WstraceError:
+    needs = sorted({name for finding in findings for name in finding.worst.needs})
+    if needs:
+        sets = " ".join(f"--set {name}=N" for name in needs)
+        return WstraceError(
+            "No reserve config: the bound still needs " + ", ".join(needs) + ".",
+            f"Add {sets}, or --model-config config.json for the model's numbers.",
+        )
+    return WstraceError(
+        "No reserve config: the text has no arena failure at a site with a known bound.",
+        "Record a trace: wstrace run -- vllm serve ..., then wstrace reserve TRACE.",
+    )
+
+
+def _site(finding: Finding) -> reserve.SiteReserve:
+    site, worst = finding.site, finding.worst
+    assert site is not None
+    assert worst.bytes is not None
+    formula, drivers = _formula(site, finding)
+    names = parse(formula).names - drivers.keys() - LIMIT_NAMES
+    return reserve.SiteReserve(
+        site=finding.where,
+        grade=worst.grade or "fitted",
+        bytes=worst.bytes,
+        observed=finding.required_bytes or 0,
+        formula=formula,
+        constants={name: _number(name, site, finding) for name in sorted(names)},
+        drivers=drivers,
+        why=_why(site, finding),
+    )
+
+
+def _formula(site: KnownSite, finding: Finding) -> tuple[str, dict[str, str]]:
+    """The closed worst case; where it is no maximum, one call's bytes with its drivers."""
+    if site.variant.monotone or not site.request_formula:
+        return site.formula, {}
+    drivers = {}
+    for name, limit in site.drivers.items():
+        text = parse(limit)
+        fixed = {n: _number(n, site, finding) for n in text.names - LIMIT_NAMES}
+        drivers[name] = str(text.substitute(fixed))
+    return site.request_formula, drivers
+
+
+def _number(name: str, site: KnownSite, finding: Finding) -> int:
+    """What the bound was computed with: a given number, else vLLM's default."""
+    if name in finding.values:
+        return finding.values[name]
+    default = next((n.default for n in site.names if n.name == name), None)
+    if default is None:
+        raise WstraceError(f"No reserve config: {name} is not known.", f"Add --set {name}=N.")
+    return parse(str(default)).evaluate(finding.values)
+
+
+def _why(site: KnownSite, finding: Finding) -> str:
+    assumed = f" Assumed: {'; '.join(finding.worst.assumed)}." if finding.worst.assumed else ""
+    return f"known site {site.id}: {site.title}.{assumed}"
+
+
+def _limits(findings: Sequence[Finding], report: Report) -> dict[str, Limit]:
+    limits: dict[str, Limit] = {}
+    for finding in findings:
+        limits |= {n: value for n, value in finding.values.items() if n in LIMIT_NAMES}
+    told = {name: value for name, value in report.config.items() if name in LIMIT_NAMES}
+    return dict(sorted({**told, **limits}.items()))
+
+
+def _not_covered(
+    findings: Sequence[Finding], sites: dict[str, reserve.SiteReserve]
+) -> list[reserve.NotCovered]:
+    left = {f.where: f for f in findings if f.where not in sites}
+    return [
+        reserve.NotCovered(
+            site=where,
+            why=finding.why
+            if finding.code in _NO_ARENA
+            else f"its bound needs {', '.join(finding.worst.needs) or 'a trace'}",
+            what_helps="wstrace run, then wstrace reserve",
+        )
+        for where, finding in left.items()
+    ]
