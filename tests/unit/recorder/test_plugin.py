@@ -10,7 +10,8 @@ HEAVY = ("pandas", "plotly", "typer", "rich", "pydantic", "jinja2", "yaml", "tor
 
 
 def _python(code: str, **env: str) -> str:
-    clean = {k: v for k, v in os.environ.items() if "WSTRACE" not in k}
+    unwanted = ("WSTRACE", "PYTHONDONTWRITEBYTECODE")
+    clean = {k: v for k, v in os.environ.items() if not any(u in k for u in unwanted)}
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -1,0 +1,81 @@
+"""Clean and "nothing was recorded" never look alike: WS401 to WS403 and the reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.unit.analysis.build import MOE, ask, grown, locked, process, session
+from wstrace.analysis.session import analyse
+from wstrace.trace.reader import Trace
+from wstrace.trace.records import Hook, PhaseChange, Ranks, Record, ReserveEvent, Truncated
+
+SIZE = 1 << 20
+CLEAN: list[Record] = [grown(SIZE, "profile"), ask(MOE, SIZE, "profile", 0), *locked(SIZE)]
+
+
+def test_a_clean_run_is_clean() -> None:
+    assert session(process(*CLEAN)).verdict() == "clean"
+
+
+def test_an_empty_folder_is_inconclusive() -> None:
+    empty = analyse(Trace(Path("x"), "", []))
+    assert empty.verdict() == "inconclusive"
+    assert "never attached" in empty.inconclusive[0]
+
+
+def test_a_trace_that_ends_before_the_lock_is_ws401() -> None:
+    run = session(process(grown(SIZE, "profile"), PhaseChange(phase="profile")))
+    assert [f.code for f in run.findings if f.severity == "inconclusive"] == ["WS401"]
+    assert run.verdict() == "inconclusive"
+
+
+def test_serving_with_no_lock_is_ws202_and_inconclusive_unless_allowed() -> None:
+    unlocked = process(PhaseChange(phase="serving"), limits={"enforce_eager": True})
+    run = session(unlocked)
+    assert [f.code for f in run.findings] == ["WS202"]
+    assert "eager mode" in run.findings[0].detail
+    assert run.verdict() == "inconclusive"
+    assert session(unlocked, allow_unlocked=True).verdict() == "clean"
+
+
+def test_a_missing_rank_is_named() -> None:
+    run = session(process(*CLEAN, world=Ranks(dp=1, tp=2, pp=1)))
+    (finding,) = [f for f in run.findings if f.code == "WS402"]
+    assert [(r.dp, r.pp, r.tp) for r in finding.ranks] == [(0, 0, 1)]
+    assert run.verdict() == "inconclusive"
+
+
+def test_an_escape_beside_a_missing_rank_is_findings() -> None:
+    escape = ask(MOE, SIZE + 1, "serving", SIZE)
+    run = session(process(*CLEAN, escape, world=Ranks(dp=1, tp=2, pp=1)))
+    assert run.verdict() == "findings"
+    assert run.inconclusive
+
+
+def test_a_hook_that_stood_down_is_ws402() -> None:
+    hook = Hook(
+        name="WorkspaceManager._ensure_workspace_size", set=False, why="signature is ()"
+    )
+    run = session(process(*CLEAN, hook))
+    assert "signature is ()" in run.inconclusive[0]
+
+
+def test_a_capture_hook_matters_only_where_graphs_are_captured() -> None:
+    hook = Hook(name="CUDAGraph.capture_begin", set=False, why="no CUDA")
+    assert session(process(*CLEAN, hook)).verdict() == "inconclusive"
+    assert (
+        session(process(*CLEAN, hook, limits={"cudagraph_mode": "NONE"})).verdict() == "clean"
+    )
+
+
+def test_a_refused_reserve_is_inconclusive() -> None:
+    refused = ReserveEvent(event="refused", why="another model")
+    assert session(process(*CLEAN, refused)).inconclusive == [
+        "a reserve was refused: another model"
+    ]
+
+
+def test_truncation_is_a_note_only() -> None:
+    run = session(process(*CLEAN, Truncated(what="keys", limit=20000)))
+    assert [f.code for f in run.findings] == ["WS403"]
+    assert run.verdict() == "clean"
