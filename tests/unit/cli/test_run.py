@@ -1,0 +1,159 @@
+"""`wstrace run`: the command untouched, signals forwarded, the exit code, run.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SECRET = "S3cr3tV4lue"
+ENV = {k: v for k, v in os.environ.items() if not k.startswith(("WSTRACE", "VLLM"))}
+
+
+def start(*arguments: str, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "wstrace.cli.app", "run", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENV | env,
+    )
+
+
+def run(*arguments: str, **env: str) -> tuple[int, str, str]:
+    process = start(*arguments, **env)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_arguments_and_stdout_pass_through_untouched(tmp_path: Path) -> None:
+    code, out, _ = run(
+        "-o", str(tmp_path / "t"), "--",
+        sys.executable, "-c", "import sys; print(sys.argv[1:])",
+        "serve", "m", "-o", "x", "--port", "1", "--help", "--", "--reserve", "y",
+    )  # fmt: skip
+    assert code == 0
+    expected = ["serve", "m", "-o", "x", "--port", "1", "--help", "--", "--reserve", "y"]
+    assert out == f"{expected}\n"
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 77])
+def test_the_exit_code_is_the_commands(tmp_path: Path, code: int) -> None:
+    command = [sys.executable, "-c", f"raise SystemExit({code})"]
+    assert run("-o", str(tmp_path / "t"), "--", *command)[0] == code
+
+
+def test_death_by_a_signal_is_told_as_a_shell_would(tmp_path: Path) -> None:
+    command = ["sh", "-c", "kill -9 $$"]
+    assert run("-o", str(tmp_path / "t"), "--", *command)[0] == 128 + 9
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_sent_to_wstrace_reaches_the_command_once(tmp_path: Path, number: int) -> None:
+    script = f"""
+import signal, sys, time
+got = []
+signal.signal({int(number)}, lambda *a: got.append(1))
+print("ready", flush=True)
+deadline = time.time() + 30
+while not got and time.time() < deadline: time.sleep(0.01)
+time.sleep(0.3)
+sys.exit(40 + len(got))
+"""
+    process = start("-q", "-o", str(tmp_path / "t"), "--", sys.executable, "-c", script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == 41
+
+
+def test_the_environment_attaches_the_recorder_and_never_sets_vllm_plugins(
+    tmp_path: Path,
+) -> None:
+    show = "import os, json; print(json.dumps(dict(os.environ)))"
+    command = [sys.executable, "-c", show]
+    _, out, _ = run("-o", str(tmp_path / "t"), "--on-growth", "grow", "--", *command)
+    env = json.loads(out)
+    assert env["WSTRACE_DIR"] == str(tmp_path / "t")
+    assert env["WSTRACE_ON_GROWTH"] == "grow"
+    assert "VLLM_PLUGINS" not in env
+    assert "VLLM_DEBUG_WORKSPACE" not in env
+
+
+def test_a_set_vllm_plugins_gains_wstrace_and_that_is_said(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import os; print(os.environ['VLLM_PLUGINS'])"]
+    _, out, err = run("-o", str(tmp_path / "t"), "--", *command, VLLM_PLUGINS="lora")
+    assert out == "lora,wstrace\n"
+    assert "compile cache key changes" in err
+
+
+def test_run_json_tells_the_redacted_command_its_start_and_its_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "raise SystemExit(5)", "--api-key", SECRET]
+    run("-o", str(tmp_path / "t"), "--", *command, HF_TOKEN=SECRET)
+    path = tmp_path / "t" / "run.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    text = path.read_text()
+    assert SECRET not in text
+    found = json.loads(text)
+    assert found["command"][-2:] == ["--api-key", "[redacted]"]
+    assert found["exit_code"] == 5
+    assert found["started"] <= found["ended"]
+
+
+def test_a_command_that_is_running_has_a_run_json_without_an_end(tmp_path: Path) -> None:
+    process = start("-q", "-o", str(tmp_path / "t"), "--", "sleep", "30")
+    path = tmp_path / "t" / "run.json"
+    deadline = time.monotonic() + 20
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "exit_code" not in json.loads(path.read_text())
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert json.loads(path.read_text())["exit_code"] == 128 + signal.SIGTERM
+
+
+def test_the_verdict_is_short_and_on_stderr(tmp_path: Path) -> None:
+    _, out, err = run("-o", str(tmp_path / "t"), "--", "true")
+    assert out == ""
+    lines = err.strip().splitlines()
+    assert len(lines) <= 12
+    assert "never attached" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "No command to run"),
+        (["--"], "No command to run"),
+        (["--", "no-such-program-anywhere"], "No such command"),
+        (["--max-reserve", "lots", "--", "true"], "Not a size"),
+        (["--reserve", "no/such.yaml", "--", "true"], "no/such.yaml"),
+    ],
+)
+def test_bad_usage_is_two_lines_and_exit_2_and_nothing_runs(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    code, out, err = run("-o", str(tmp_path / "t"), *arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert len(err.strip().splitlines()) == 2
+    assert "Traceback" not in err
+
+
+def test_a_symlink_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "t").symlink_to(tmp_path / "real")
+    code, _, err = run("-o", str(tmp_path / "t"), "--", "true")
+    assert code == 2
+    assert "symbolic link" in err
+    assert list((tmp_path / "real").iterdir()) == []
