@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from wstrace.errors import WstraceError
 from wstrace.units import parse_bytes
@@ -13,24 +14,24 @@ _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 @dataclass(frozen=True)
 class Amount:
-    """A plain number, or a share of something (0.1 for `10%`)."""
+    """A plain number, or a share of something (1/10 for `10%`)."""
 
     number: int = 0
-    share: float | None = None
+    share: Fraction | None = None
 
     def of(self, whole: int) -> int:
         """The number, or the share of `whole`, rounded down."""
         return self.number if self.share is None else int(whole * self.share)
 
     def __str__(self) -> str:
-        return f"{self.number:,}" if self.share is None else f"{self.share:.0%}"
+        return f"{self.number:,}" if self.share is None else f"{float(self.share):.0%}"
 
 
 def parse_amount(text: str) -> Amount:
     """`10%`, `4096`, `64MiB`. Raises WstraceError (exit 2) for anything else."""
     match = _PERCENT.fullmatch(text)
     if match:
-        return Amount(share=float(match[1]) / 100)
+        return Amount(share=Fraction(match[1]) / 100)
     try:
         return Amount(parse_bytes(text))
     except WstraceError as error:

@@ -93,41 +93,31 @@ def largest_arenas(ranks: list[RankView]) -> dict[Slot, int]:
 
 
 def _requests(session: Session, globs: dict[str, int]) -> Iterator[Violation]:
-    for summary in session.sites:
-        found = _first(globs, str(summary.key))
-        if found is None:
-            continue
-        glob, limit = found
-        size = max(summary.warmup_bytes, summary.serving_bytes)
-        if size > limit:
-            yield _of_site(
-                summary,
-                "limit/site",
-                f"asked {exact(size)}, {exact(limit)} allowed for {glob!r}",
-                size,
-                limit,
-            )
+    for site, summaries in _by_site(session):
+        found = _first(globs, site)
+        size = max(max(s.warmup_bytes, s.serving_bytes) for s in summaries)
+        if found is not None and size > found[1]:
+            glob, limit = found
+            detail = f"asked {exact(size)}, {exact(limit)} allowed for {glob!r}"
+            yield Violation("limit/site", detail, site, None, size, limit)
 
 
 def _grades(session: Session, require: Grade | None) -> Iterator[Violation]:
     if require is None:
         return
-    for summary in session.sites:
-        bound = summary.bound
+    for site, summaries in _by_site(session):
+        bound = max((s.bound for s in summaries), key=lambda b: GRADES[b.grade])
         if GRADES[bound.grade] > GRADES[require]:
-            yield _of_site(
-                summary,
-                "limit/grade",
-                f"its bound ({human(bound.bytes)}) is {bound.grade}, {require} required",
-                bound.bytes,
-                None,
-            )
+            detail = f"its bound ({human(bound.bytes)}) is {bound.grade}, {require} required"
+            yield Violation("limit/grade", detail, site, None, bound.bytes)
 
 
-def _of_site(
-    summary: SiteSummary, rule: str, detail: str, value: int | None, limit: int | None
-) -> Violation:
-    return Violation(rule, detail, str(summary.key), summary.slot, value, limit)
+def _by_site(session: Session) -> list[tuple[str, list[SiteSummary]]]:
+    """The summaries of each site, all slots together."""
+    grouped: dict[str, list[SiteSummary]] = {}
+    for summary in session.sites:
+        grouped.setdefault(str(summary.key), []).append(summary)
+    return list(grouped.items())
 
 
 def missing_ranks(session: Session, limits: Limits) -> list[str]:
