@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TRACED: Final = ("--compilation-config", '{"mode":2,"backend":"eager"}')
 SERVE: Final = (
     *("--load-format", "dummy"),
-    *("--max-model-len", "4096"),
+    *("--max-model-len", "2048"),
     *("--max-num-batched-tokens", "256"),
     *("--max-num-seqs", "8"),
     *TRACED,
