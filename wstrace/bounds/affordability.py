@@ -193,18 +193,18 @@ def _seen(bound: Bound, p99: int | None, limits: Mapping[str, Limit]) -> list[Ru
 
 
 def _fails_above(size: int, bound: Bound, limits: Mapping[str, Limit]) -> str:
-    return f"any request above {human(size)}{threshold(bound, size, limits)}"
+    return f"any request above {human(size)}{threshold(reserve_of(bound), size, limits)}"
 
 
-def threshold(bound: Bound, size: int, limits: Mapping[str, Limit]) -> str:
+def threshold(site: SiteReserve, size: int, limits: Mapping[str, Limit]) -> str:
     """Where requests outgrow `size`, if one rising driver decides: ', num_reqs above 12'."""
-    if len(bound.drivers) != 1 or bound.driver_formula is None:
+    if len(site.drivers) != 1 or site.formula is None:
         return ""
-    ((name, limit),) = bound.drivers.items()
-    formula = expression.parse(bound.driver_formula)
-    numbers = {**numeric(limits), **bound.constants}
+    ((name, limit),) = site.drivers.items()
+    formula = expression.parse(site.formula)
+    numbers = {**numeric(limits), **site.constants}
     try:
-        low, high = bound.lowest.get(name, 0), expression.parse(limit).evaluate(numbers) + 1
+        low, high = site.lowest.get(name, 0), expression.parse(limit).evaluate(numbers) + 1
         while high - low > 1:
             middle = (low + high) // 2
             over = formula.evaluate({**numbers, name: middle}) > size

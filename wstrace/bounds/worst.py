@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from wstrace.bounds.limits import RoleLimit
 from wstrace.errors import WstraceError
-from wstrace.formula import expression
+from wstrace.formula import expression, tree
+from wstrace.formula.expression import Expression
 from wstrace.formula.maximum import Joint, maximise
+from wstrace.formula.tree import Const, Node, Op
 
 FLAGS: Final[Mapping[str, str]] = {
     "max_model_len": "--max-model-len",
@@ -58,7 +61,7 @@ def worst_case(goal: Goal, numbers: Mapping[str, int], why: str) -> Worst:
 
     Raises WstraceError where a limit is missing or the maximum does not exist.
     """
-    parsed = expression.parse(goal.formula)
+    parsed = folded(expression.parse(goal.formula))
     known = {**numbers, **goal.constants}
     ranges = {name: _range(limit) for name, limit in goal.drivers.items()}
     ranges = {name: span for name, span in ranges.items() if name in parsed.names}
@@ -78,6 +81,26 @@ def worst_case(goal: Goal, numbers: Mapping[str, int], why: str) -> Worst:
     )
 
 
+def folded(formula: Expression) -> Expression:
+    """The same formula with equal buffers counted: `x + x` becomes `2 * x`."""
+    counts = Counter(_summands(formula.root))
+    if all(count == 1 for count in counts.values()):
+        return formula
+    parts = [node if n == 1 else tree.make("*", Const(n), node) for node, n in counts.items()]
+    total = parts[0]
+    for part in parts[1:]:
+        total = tree.make("+", total, part)
+    return Expression(total)
+
+
+def _summands(node: Node) -> Iterator[Node]:
+    if isinstance(node, Op) and node.op == "+":
+        for arg in node.args:
+            yield from _summands(arg)
+    else:
+        yield node
+
+
 def _range(limit: RoleLimit) -> tuple[int, int]:
     if limit.maximum is None:
         raise WstraceError(f"{limit.role} needs {', '.join(limit.needs)}", "give its value")
@@ -85,7 +108,7 @@ def _range(limit: RoleLimit) -> tuple[int, int]:
 
 
 def _closed(
-    parsed: expression.Expression,
+    parsed: Expression,
     limits: Mapping[str, str],
     known: Mapping[str, int],
     value: int,

@@ -7,9 +7,10 @@ from typing import Final
 
 from wstrace.analysis.rank import RankView
 from wstrace.analysis.session import Session, SiteSummary
+from wstrace.bounds.known import known_sites
 from wstrace.errors import WstraceError
 from wstrace.reserve.plan import Engine, ReservePlan, SiteBound, Wishes, p99, plan
-from wstrace.reserve.schema import NotCovered
+from wstrace.reserve.schema import LIMIT_NAMES, NotCovered
 from wstrace.trace.records import Memory, Slot
 
 _NOT_ARENA: Final = frozenset(("WS105", "WS106"))
@@ -26,7 +27,7 @@ def plan_session(session: Session, wishes: Wishes) -> ReservePlan:
             "The trace has no worker, so there is nothing to reserve for.",
             "Run `wstrace doctor`: the plugin may not load in vLLM's processes.",
         )
-    _complete(session.ranks, wishes.limits or {})
+    given = _complete(session.ranks, wishes.limits or {})
     sites = site_bounds(session.sites)
     covered = not_covered(session)
     if not sites and not covered:
@@ -34,14 +35,17 @@ def plan_session(session: Session, wishes: Wishes) -> ReservePlan:
             "The trace has no workspace request, so there is nothing to reserve.",
             "Record a run that serves requests, long ones above all.",
         )
-    return plan(sites, engine_of(session.ranks), wishes, covered)
+    return plan(sites, engine_of(session.ranks, given), wishes, covered)
 
 
-def _complete(ranks: Sequence[RankView], limits: Mapping[str, int]) -> None:
+def _complete(ranks: Sequence[RankView], limits: Mapping[str, int]) -> dict[str, int]:
+    """Give the ranks the numbers that their config lacks, before any bound is made."""
+    recorded = set().union(*(view.limits.keys() for view in ranks))
+    known = LIMIT_NAMES.union(*(site.vocabulary for site in known_sites()))
+    given = {n: v for n, v in limits.items() if n not in recorded and n in known}
     for view in ranks:
-        for name, value in limits.items():
-            if view.limits.get(name) is None:
-                view.limits[name] = value
+        view.limits.update(given)
+    return given
 
 
 def site_bounds(summaries: Sequence[SiteSummary]) -> list[SiteBound]:
@@ -65,11 +69,13 @@ def _site_bound(group: Sequence[SiteSummary]) -> SiteBound:
     )
 
 
-def engine_of(ranks: Sequence[RankView]) -> Engine:
+def engine_of(ranks: Sequence[RankView], given: Mapping[str, int]) -> Engine:
     """The engine of these ranks; memory and counted bytes of the rank that has least."""
+    recorded = {name: value for name, value in ranks[0].limits.items() if name not in given}
     slots = {slot for view in ranks for slot in view.slots()} or {Slot()}
     return Engine(
-        limits={name: v for name, v in ranks[0].limits.items() if v is not None},
+        limits={name: value for name, value in recorded.items() if value is not None},
+        given=given,
         slots=tuple(sorted(slots)),
         memory=_scarcest([view.memory for view in ranks]),
         counted={slot: min(_counted(view, slot) for view in ranks) for slot in slots},

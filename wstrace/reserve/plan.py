@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 
 import wstrace
 from wstrace.bounds import affordability
-from wstrace.bounds.affordability import Rung, ladder, reserve_of, threshold
+from wstrace.bounds.affordability import Point, Rung, curve, ladder, reserve_of, threshold
 from wstrace.bounds.bound import Bound
-from wstrace.errors import WstraceError
+from wstrace.formula import expression
 from wstrace.reserve.live import site_bytes
 from wstrace.reserve.schema import (
-    LAYOUT_NAMES,
-    LIMIT_NAMES,
     Cover,
     Model,
     NotCovered,
@@ -26,64 +24,27 @@ from wstrace.reserve.schema import (
     layout,
     model_digest,
 )
-from wstrace.trace.records import Ask, Limit, Memory, Slot
+from wstrace.reserve.wishes import Engine, SiteBound, Wishes, covers, what_ifs
+from wstrace.trace.records import Ask, Limit
 from wstrace.units import human, parse_bytes
 
-_MOST: Final = 1 << 40
+__all__ = ["Engine", "ReservePlan", "SiteBound", "Wishes", "p99", "plan"]
+
 _PAGE: Final = 256
 
 
 @dataclass(frozen=True)
-class SiteBound:
-    """One site as the plan takes it: its bound over all ranks and slots, sizes in bytes.
-
-    `asks_max` is the largest request seen, `p99` the size that 99 % of the different sizes
-    seen stay within.
-    """
-
-    file: str
-    function: str
-    bound: Bound
-    asks_max: int = 0
-    p99: int | None = None
-    slots: tuple[Slot, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """'file:function', as a reserve config names it."""
-        return f"{self.file}:{self.function}"
-
-
-@dataclass(frozen=True)
-class Engine:
-    """The recorded engine: its limits, its slots, and what KV sizing did on the rank that
-    has least. `counted` are the arena bytes that profiling paid for already, by slot;
-    `pinned` those of old arenas that views or graphs keep alive."""
-
-    limits: dict[str, Limit]
-    slots: tuple[Slot, ...] = (Slot(),)
-    memory: Memory | None = None
-    counted: Mapping[Slot, int] | None = None
-    pinned: int = 0
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What the user asked for: `cover` by site, bytes for all slots together, limits to try."""
-
-    cover: Mapping[str, str] | None = None
-    budget: int | None = None
-    limits: Mapping[str, int] | None = None
-
-
-@dataclass(frozen=True)
 class ReservePlan:
-    """The config, what can still fail in spite of it, and cheaper choices by site."""
+    """The config, and by site: its bound, what it needs under the limits of the plan (bytes),
+    its curve over the limit that drives it, and cheaper choices where the need is absurd.
+    `can_fail` has a sentence for each site that can outgrow what it gets."""
 
     config: ReserveConfig
-    can_fail: tuple[str, ...] = ()
-    ladders: Mapping[str, list[Rung]] | None = None
-    bounds: Mapping[str, Bound] | None = None
+    can_fail: tuple[str, ...]
+    bounds: Mapping[str, Bound]
+    needs: Mapping[str, int]
+    curves: Mapping[str, list[Point]]
+    ladders: Mapping[str, list[Rung]]
 
     def payload(self) -> dict[str, Any]:
         """The JSON of `wstrace reserve --format json`, version 1."""
@@ -105,8 +66,7 @@ class ReservePlan:
 
     def _site(self, site: SiteReserve) -> dict[str, Any]:
         file, _, function = site.site.rpartition(":")
-        bound = (self.bounds or {})[site.site]
-        steps = (self.ladders or {}).get(site.site, [])
+        bound = self.bounds[site.site]
         return {
             "file": file,
             "function": function,
@@ -114,8 +74,9 @@ class ReservePlan:
             "needs": list(bound.needs),
             "lever": bound.lever,
             "known_site": bound.known_site,
-            "bound": bound.bytes if bound.grade != "observed" else None,
-            "ladder": [msgspec.to_builtins(rung) for rung in steps],
+            "bound": self.needs[site.site] if bound.grade != "observed" else None,
+            "curve": [msgspec.to_builtins(point) for point in self.curves[site.site]],
+            "ladder": [msgspec.to_builtins(r) for r in self.ladders.get(site.site, [])],
         }
 
 
@@ -131,13 +92,14 @@ def plan(
     that a what-if cannot change.
     """
     wishes = wishes or Wishes()
-    limits = {**engine.limits, **_checked(wishes.limits or {}, engine.limits)}
-    covers = _covers(wishes.cover or {}, sites)
-    reserves = [_reserve(site, covers.get(site.name), engine, limits) for site in sites]
+    limits = {**engine.limits, **what_ifs(wishes.limits or {}, engine)}
+    chosen = covers(wishes.cover or {}, sites)
+    reserves = [_reserve(site, chosen.get(site.name), engine, limits) for site in sites]
     reserves = [r for r in reserves if r.bytes]
     given = [_within(r, _per_slot(wishes.budget, engine)) for r in reserves]
     total = max((_up(r.bytes) for r in given), default=0)
-    by_name = {site.name: site.bound for site in sites}
+    everything = {**limits, **engine.given}
+    needs = {site.name: _need(site, engine, limits) for site in sites}
     config = ReserveConfig(
         made_by=f"wstrace {wstrace.__version__}",
         model=Model(
@@ -145,7 +107,7 @@ def plan(
             digest=model_digest(limits),
             layout=layout(limits),
         ),
-        limits=limits,
+        limits={name: value for name, value in limits.items() if name != "model"},
         slots=[SlotReserve(ubatch=s.ubatch, lane=s.lane, bytes=total) for s in engine.slots],
         sites=sorted(given, key=lambda r: (-r.bytes, r.site)),
         cost=affordability.kv_cost(_extra(total, engine), engine.memory, limits),
@@ -153,9 +115,11 @@ def plan(
     )
     return ReservePlan(
         config,
-        tuple(_can_fail(given, by_name, limits)),
-        _ladders(sites, engine, limits),
-        by_name,
+        can_fail=tuple(_can_fail(given, needs, everything)),
+        ladders=_ladders(sites, needs, engine, everything),
+        curves={site.name: curve(site.bound, everything, engine.memory) for site in sites},
+        needs=needs,
+        bounds={site.name: site.bound for site in sites},
     )
 
 
@@ -165,55 +129,25 @@ def p99(asks: Sequence[Ask]) -> int | None:
     return sizes[max(0, -(-len(sizes) * 99 // 100) - 1)] if sizes else None
 
 
-def _checked(wanted: Mapping[str, int], limits: Mapping[str, Limit]) -> Mapping[str, int]:
-    for name, value in wanted.items():
-        if name not in LIMIT_NAMES and name not in limits:
-            raise WstraceError(f"Unknown limit: {name!r}.", _near(name, LIMIT_NAMES))
-        if not 0 <= value <= _MOST:
-            raise WstraceError(f"{name}={value} is out of range.", "Give 0 to 2**40.")
-        if name in LAYOUT_NAMES and limits.get(name) not in (None, value):
-            raise WstraceError(
-                f"{name} decides shapes: what was recorded with {limits[name]} says nothing "
-                f"about {value}.",
-                "Record a trace of that engine, or ask `wstrace bound` about a known site.",
-            )
-    return wanted
-
-
-def _near(name: str, known: frozenset[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, sorted(known), n=3, cutoff=0.5)
-    return f"Did you mean {', '.join(near)}?" if near else "docs/bounds.md lists the limits."
-
-
-def _covers(wanted: Mapping[str, str], sites: Sequence[SiteBound]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for key, choice in wanted.items():
-        named = [s.name for s in sites if _is(key, s)]
-        if not named:
-            seen = ", ".join(site.name for site in sites) or "none"
-            raise WstraceError(f"No site is called {key!r}.", f"The trace has: {seen}.")
-        found |= dict.fromkeys(named, choice)
-    return found
-
-
-def _is(key: str, site: SiteBound) -> bool:
-    """A site is named in full, by its function, or by the end of either."""
-    return key in (site.name, site.function, site.function.rpartition(".")[2]) or (
-        site.name.endswith(f"/{key}")
-    )
-
-
 def _reserve(
     site: SiteBound, choice: str | None, engine: Engine, limits: Mapping[str, Limit]
 ) -> SiteReserve:
-    reserve = reserve_of(site.bound, site.name, site.asks_max)
+    reserve = _follows(site, engine)
     if choice is None or choice == "bound":
         size = site_bytes(reserve, engine.limits, limits)
         return msgspec.structs.replace(reserve, bytes=size)
     size, cover = _chosen(choice, site)
     return msgspec.structs.replace(reserve, bytes=size, cover=cover)
+
+
+def _follows(site: SiteBound, engine: Engine) -> SiteReserve:
+    """The site with its formula; numbers that a live config lacks too are its constants."""
+    reserve = reserve_of(site.bound, site.name, site.asks_max)
+    names: set[str] = set()
+    for text in (reserve.formula or "0", *reserve.drivers.values(), *reserve.joint):
+        names |= expression.parse(text).names
+    given = {name: engine.given[name] for name in sorted(names & engine.given.keys())}
+    return msgspec.structs.replace(reserve, constants={**given, **reserve.constants})
 
 
 def _chosen(choice: str, site: SiteBound) -> tuple[int, Cover]:
@@ -243,7 +177,7 @@ def _up(size: int) -> int:
 
 def _extra(total: int, engine: Engine) -> int:
     """True cost: what profiling had counted anyway is not paid twice."""
-    counted = engine.counted or {}
+    counted = engine.counted
     return sum(max(0, total - counted.get(slot, 0)) for slot in engine.slots) + engine.pinned
 
 
@@ -262,33 +196,43 @@ def _unbounded(sites: Sequence[SiteBound]) -> list[NotCovered]:
 
 
 def _can_fail(
-    given: Sequence[SiteReserve], bounds: Mapping[str, Bound], limits: Mapping[str, Limit]
+    given: Sequence[SiteReserve], needs: Mapping[str, int], limits: Mapping[str, Limit]
 ) -> list[str]:
     """One sentence for each site that can ask for more than it gets."""
     told = []
     for reserve in given:
-        bound, size = bounds[reserve.site], reserve.bytes
+        size, need = reserve.bytes, needs[reserve.site]
         if reserve.cover == "bound":
             continue
-        if bound.grade == "observed":
+        if reserve.grade == "observed":
             told.append(
                 f"{reserve.site}: {human(size)} is only what was seen or given; a larger "
                 "request can still fail."
             )
-        elif bound.bytes is not None and bound.bytes > size:
-            where = threshold(bound, size, limits)
+        elif need > size:
             told.append(
-                f"{reserve.site}: gets {human(size)}, can need {human(bound.bytes)} "
-                f"({bound.grade}); a request above that still fails{where}."
+                f"{reserve.site}: gets {human(size)}, can need {human(need)} "
+                f"({reserve.grade}); a request above that still fails"
+                f"{threshold(reserve, size, limits)}."
             )
     return told
 
 
+def _need(site: SiteBound, engine: Engine, limits: Mapping[str, Limit]) -> int:
+    """The site's bound under the limits of the plan, whatever is reserved for it."""
+    return site_bytes(_follows(site, engine), engine.limits, limits)
+
+
 def _ladders(
-    sites: Sequence[SiteBound], engine: Engine, limits: Mapping[str, Limit]
+    sites: Sequence[SiteBound],
+    needs: Mapping[str, int],
+    engine: Engine,
+    limits: Mapping[str, Limit],
 ) -> dict[str, list[Rung]]:
     return {
-        site.name: ladder(site.bound, limits, engine.memory, site.p99)
+        site.name: ladder(
+            replace(site.bound, bytes=needs[site.name]), limits, engine.memory, site.p99
+        )
         for site in sites
-        if site.bound.bytes and affordability.is_absurd(site.bound.bytes, engine.memory)
+        if site.bound.bytes and affordability.is_absurd(needs[site.name], engine.memory)
     }

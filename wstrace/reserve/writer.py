@@ -82,21 +82,23 @@ def _site(site: SiteReserve) -> Iterator[str]:
     yield f"    bytes: {site.bytes}  # {human(site.bytes)}"
     yield f"    cover: {site.cover}  # {_COVERS[site.cover]}"
     yield f"    observed: {site.observed}  # largest request seen, {human(site.observed)}"
-    yield f"    slots: {_slot_list(site.slots)}"
+    if site.slots:
+        yield f"    slots: {_slot_list(site.slots)}"
     if site.formula is not None:
         yield f"    formula: {quote(site.formula)}"
-    yield from _mapping("    ", "constants", site.constants)
+    if site.constants:
+        yield "    # numbers of the layer, read once"
+        yield from _mapping("    ", "constants", site.constants)
     if site.drivers:
         yield "    # what varies from step to step, and the most it can be"
-    yield from _mapping("    ", "drivers", site.drivers)
-    yield from _mapping("    ", "lowest", site.lowest)
+        yield from _mapping("    ", "drivers", site.drivers)
+    if site.lowest:
+        yield from _mapping("    ", "lowest", site.lowest)
     yield from _texts("    ", "joint", site.joint)
     yield f"    why: {quote(site.why)}"
 
 
 def _slot_list(slots: Sequence[Slot]) -> str:
-    if not slots:
-        return "[]  # any"
     return "[" + ", ".join(f"{{ubatch: {s.ubatch}, lane: {s.lane}}}" for s in slots) + "]"
 
 

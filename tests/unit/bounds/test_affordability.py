@@ -12,6 +12,7 @@ from wstrace.bounds.affordability import (
     is_absurd,
     kv_cost,
     ladder,
+    reserve_of,
     threshold,
 )
 from wstrace.bounds.bound import Bound
@@ -70,8 +71,10 @@ def test_the_ladder_offers_the_flag_where_it_covers_what_was_seen() -> None:
 
 
 def test_the_threshold_is_the_last_length_that_fits() -> None:
-    assert threshold(BOUND, _need(2049), LIMITS) == ", num_computed_tokens above 2048"
-    assert threshold(replace(BOUND, drivers={}), 1, LIMITS) == ""
+    assert (
+        threshold(reserve_of(BOUND), _need(2049), LIMITS) == ", num_computed_tokens above 2048"
+    )
+    assert threshold(reserve_of(replace(BOUND, drivers={})), 1, LIMITS) == ""
 
 
 def test_absurd_is_a_quarter_of_the_kv_cache() -> None:

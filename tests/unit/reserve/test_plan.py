@@ -96,6 +96,21 @@ def test_what_if_a_longer_model_len() -> None:
     assert found.limits["max_model_len"] == 65536
 
 
+def test_a_what_if_under_a_budget_says_the_what_ifs_need() -> None:
+    wishes = Wishes(limits={"max_model_len": 65536}, budget=1 << 20)
+    found = plan(SITES, ENGINE, wishes)
+    assert "can need 64.00 MiB" in found.can_fail[0]
+    assert found.payload()["sites"][0]["bound"] == 64 << 20
+
+
+def test_the_curve_is_in_the_payload() -> None:
+    points = plan(SITES, ENGINE).payload()["sites"][0]["curve"]
+    assert points[-1] == {
+        "name": "max_model_len", "value": 8192, "bytes": 8 << 20,
+        "tokens": None, "blocks": None,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [

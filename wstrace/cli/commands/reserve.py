@@ -114,7 +114,7 @@ def _summary(made: ReservePlan, output: Path | None) -> list[str]:
     lines += [cost.note] if cost.note else []
     lines += [f"Can still fail: {told}" for told in made.can_fail]
     lines += [f"Not covered: {item.site}: {item.why}" for item in config.not_covered]
-    for site, rungs in (made.ladders or {}).items():
+    for site, rungs in made.ladders.items():
         lines.append(f"Cheaper choices for {site} (--cover SITE=CHOICE):")
         lines += [
             f"  {rung.choice}: {human(rung.bytes)}, covers {rung.covers}" for rung in rungs

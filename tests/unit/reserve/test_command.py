@@ -1,0 +1,180 @@
+"""`wstrace reserve` on a trace of two ranks, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.unit.reserve.examples import LIMITS
+from wstrace.reserve.config import evaluate, load, mismatch, model_digest
+from wstrace.trace.records import (
+    FORMAT,
+    Ask,
+    Growth,
+    Header,
+    Leaf,
+    Limit,
+    Lock,
+    Memory,
+    PhaseChange,
+    Provenance,
+    Ranks,
+    Record,
+    Request,
+    Site,
+    Slot,
+    Step,
+    Worker,
+)
+
+SITE = "layer.py:Layer.continuation"
+
+
+def _ask(cached: int) -> Ask:
+    """2 KV heads, 64 wide, 2 bytes, blocks of 16: one buffer."""
+    rows = -(-cached // 16) * 16
+    leaves = [
+        Leaf(name="cached", kind="driver", value=cached, role="num_computed_tokens"),
+        Leaf(name="block_size", kind="constant", value=16),
+        Leaf(name="wide", kind="constant", value=2 * 64 * 2),
+    ]
+    return Ask(
+        site=1,
+        slot=Slot(),
+        bytes=rows * 256,
+        arena=1024,
+        phase="serving",
+        locked=True,
+        step=Step(
+            index=2,
+            total_tokens=8,
+            num_reqs=1,
+            requests=[Request(scheduled=8, computed=cached)],
+        ),
+        provenance=Provenance(formula="round_up(cached, block_size) * wide", leaves=leaves),
+    )
+
+
+def _write(folder: Path, rank: int, limits: dict[str, Limit], asks: list[Ask]) -> None:
+    slots = [Slot()]
+    records: list[Record] = [
+        Header(format=FORMAT, run="r1", wstrace="0.1", vllm="0.21.0", host="h", pid=rank),
+        Worker(ranks=Ranks(tp=rank, rank=rank), world=Ranks(tp=2, rank=2), limits=limits),
+        PhaseChange(phase="profile"),
+        Growth(slot=Slot(), before=0, after=1024, phase="profile", window="counted"),
+        Memory(available_kv_bytes=(2 - rank) << 30, bytes_per_block=1 << 16, block_size=16),
+        Lock(event="lock", slots=slots, sizes=[1024], phase="capture"),
+        PhaseChange(phase="serving"),
+        Site(
+            id=1, file="layer.py", function="Layer.continuation", line=9, caller="layer.py:9:c"
+        ),
+        *asks,
+    ]
+    lines = b"\n".join(msgspec.json.encode(record) for record in records)
+    (folder / f"h.{rank}.1.abcd.wst.jsonl").write_bytes(lines + b"\n")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    folder = tmp_path / "trace"
+    folder.mkdir()
+    _write(folder, 0, LIMITS, [_ask(100)])
+    _write(folder, 1, LIMITS, [_ask(100), _ask(300)])
+    return folder
+
+
+def _run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "wstrace.cli.app", "reserve", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_yaml_to_a_file_with_a_summary(trace: Path, tmp_path: Path) -> None:
+    target = tmp_path / "reserve.yaml"
+    done = _run(trace, "-o", target)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "Reserve: 1.00 MiB in each of 1 slot." in done.stderr
+    config = load(target)
+    assert config.slots[0].bytes == 4096 * 256
+    assert (config.sites[0].site, config.sites[0].grade) == (SITE, "proved")
+    assert config.cost.bytes == 4096 * 256 - 1024
+    assert (config.cost.blocks, config.cost.tokens) == (16, 256)
+
+
+def test_json_is_the_contract(trace: Path) -> None:
+    payload = json.loads(_run(trace, "--format", "json").stdout)
+    assert payload["version"] == 1
+    assert payload["slots"] == [{"ubatch": 0, "lane": 0, "bytes": 1 << 20}]
+    assert payload["kv_cost"]["counted"] is True
+    assert payload["not_covered"] == []
+
+
+def test_what_if_and_cover_and_budget(trace: Path) -> None:
+    longer = json.loads(_run(trace, "--format", "json", "--set", "max_model_len=8192").stdout)
+    assert longer["slots"][0]["bytes"] == 8192 * 256
+    seen = _run(trace, "--format", "json", "--cover", f"{SITE}=observed")
+    assert json.loads(seen.stdout)["slots"][0]["bytes"] == 304 * 256
+    assert "Can still fail" in seen.stderr
+    capped = _run(trace, "--format", "json", "--budget", "512KiB")
+    assert json.loads(capped.stdout)["slots"][0]["bytes"] == 512 << 10
+    assert "num_computed_tokens above 2048" in capped.stderr
+
+
+def test_a_number_that_the_trace_lacks_completes_the_bound(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    limits = {name: value for name, value in LIMITS.items() if name != "max_model_len"}
+    _write(folder, 0, limits, [_ask(100)])
+    without = json.loads(_run(folder, "--format", "json").stdout)["sites"][0]
+    assert (without["grade"], without["needs"]) == ("observed", ["max_model_len"])
+    given = _run(folder, "--format", "json", "--set", "max_model_len=4096")
+    site = json.loads(given.stdout)["sites"][0]
+    assert (site["grade"], site["bytes"]) == ("proved", 4096 * 256)
+    assert site["constants"]["max_model_len"] == 4096
+    target = tmp_path / "reserve.yaml"
+    assert _run(folder, "--set", "max_model_len=4096", "-o", target).returncode == 0
+    assert evaluate(load(target), limits)[0].bytes == 4096 * 256
+    assert mismatch(load(target), limits, model_digest(limits)) is None
+
+
+def test_an_existing_file_stays_without_force(trace: Path, tmp_path: Path) -> None:
+    target = tmp_path / "reserve.yaml"
+    target.write_text("mine")
+    done = _run(trace, "-o", target)
+    assert (done.returncode, target.read_text()) == (2, "mine")
+    assert _run(trace, "-o", target, "--force").returncode == 0
+    assert target.read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--set", "max_model_len"],
+        ["--set", "max_model_len=long"],
+        ["--set", "no_such_limit=1"],
+        ["--set", "num_kv_heads=4"],
+        ["--cover", "Nobody=observed"],
+        ["--cover", f"{SITE}=all"],
+        ["--budget", "much"],
+        ["-o", "/no/such/folder/reserve.yaml"],
+    ],
+)
+def test_bad_input_is_two_lines_and_exit_2(trace: Path, words: list[str]) -> None:
+    done = _run(trace, *words)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 2, done.stderr
+    assert done.stdout == ""
+
+
+def test_a_trace_without_requests_has_nothing_to_reserve(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    _write(folder, 0, LIMITS, [])
+    done = _run(folder)
+    assert done.returncode == 2
+    assert "nothing to reserve" in done.stderr

@@ -1,0 +1,106 @@
+"""What a plan is made from: the sites, the engine, and what the user wishes for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from wstrace.bounds.bound import Bound
+from wstrace.errors import WstraceError
+from wstrace.reserve.schema import LAYOUT_NAMES, LIMIT_NAMES
+from wstrace.trace.records import Limit, Memory, Slot
+
+_MOST: Final = 1 << 40
+
+
+@dataclass(frozen=True)
+class SiteBound:
+    """One site as the plan takes it: its bound over all ranks and slots, sizes in bytes.
+
+    `asks_max` is the largest request seen, `p99` the size that 99 % of the different sizes
+    seen stay within.
+    """
+
+    file: str
+    function: str
+    bound: Bound
+    asks_max: int = 0
+    p99: int | None = None
+    slots: tuple[Slot, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """'file:function', as a reserve config names it."""
+        return f"{self.file}:{self.function}"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The recorded engine: its limits, its slots, and what KV sizing did on the rank that
+    has least. `given` are numbers that its config lacks and the user gave. `counted` are the
+    arena bytes that profiling paid for already, by slot; `pinned` those of old arenas that
+    views or graphs keep alive."""
+
+    limits: dict[str, Limit]
+    slots: tuple[Slot, ...] = (Slot(),)
+    memory: Memory | None = None
+    given: Mapping[str, int] = field(default_factory=dict)
+    counted: Mapping[Slot, int] = field(default_factory=dict)
+    pinned: int = 0
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asked for: `cover` by site, bytes for all slots together, limits to try."""
+
+    cover: Mapping[str, str] | None = None
+    budget: int | None = None
+    limits: Mapping[str, int] | None = None
+
+
+def what_ifs(wanted: Mapping[str, int], engine: Engine) -> Mapping[str, int]:
+    """The what-ifs among the wanted limits; those given for lack of a number are none.
+
+    Raises WstraceError for an unknown name, an absurd value, or a layout number that was
+    recorded otherwise.
+    """
+    limits = engine.limits
+    for name, value in wanted.items():
+        if name not in LIMIT_NAMES and name not in limits.keys() | engine.given.keys():
+            raise WstraceError(f"Unknown limit: {name!r}.", _near(name, LIMIT_NAMES))
+        if not 0 <= value <= _MOST:
+            raise WstraceError(f"{name}={value} is out of range.", "Give 0 to 2**40.")
+        if name in LAYOUT_NAMES and limits.get(name) not in (None, value):
+            raise WstraceError(
+                f"{name} decides shapes: what was recorded with {limits[name]} says nothing "
+                f"about {value}.",
+                "Record a trace of that engine, or ask `wstrace bound` about a known site.",
+            )
+    return {name: value for name, value in wanted.items() if name not in engine.given}
+
+
+def _near(name: str, known: frozenset[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+    return f"Did you mean {', '.join(near)}?" if near else "docs/bounds.md lists the limits."
+
+
+def covers(wanted: Mapping[str, str], sites: Sequence[SiteBound]) -> dict[str, str]:
+    """The choice for each named site, by full name. WstraceError for a site nobody knows."""
+    found: dict[str, str] = {}
+    for key, choice in wanted.items():
+        named = [s.name for s in sites if _is(key, s)]
+        if not named:
+            seen = ", ".join(site.name for site in sites) or "none"
+            raise WstraceError(f"No site is called {key!r}.", f"The trace has: {seen}.")
+        found |= dict.fromkeys(named, choice)
+    return found
+
+
+def _is(key: str, site: SiteBound) -> bool:
+    """A site is named in full, by its function, or by the end of either."""
+    return key in (site.name, site.function, site.function.rpartition(".")[2]) or (
+        site.name.endswith(f"/{key}")
+    )
