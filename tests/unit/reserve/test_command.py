@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pytest
+import typer
 
 from tests.unit.reserve.examples import LIMITS
+from wstrace.cli.commands.reserve import command
+from wstrace.errors import WstraceError
 from wstrace.reserve.config import evaluate, load, mismatch, model_digest
 from wstrace.trace.records import (
     FORMAT,
@@ -88,14 +93,37 @@ def trace(tmp_path: Path) -> Path:
     return folder
 
 
-def _run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "wstrace.cli.app", "reserve", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def test_yaml_to_a_file_with_a_summary(trace: Path, tmp_path: Path) -> None:
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """`wstrace reserve` in this process: exit code and what it printed."""
+    app = typer.Typer()
+    app.command()(command)
+
+    def go(*words: str | Path) -> Done:
+        code = 0
+        try:
+            app([str(word) for word in words], standalone_mode=False)
+        except WstraceError as error:
+            code = error.exit_code
+            print(error, file=sys.stderr)
+        return Done(code, *capsys.readouterr())
+
+    return go
+
+
+def test_yaml_to_a_file_with_a_summary(run: Run, trace: Path, tmp_path: Path) -> None:
     target = tmp_path / "reserve.yaml"
-    done = _run(trace, "-o", target)
+    done = run(trace, "-o", target)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert "Reserve: 1.00 MiB in each of 1 slot." in done.stderr
@@ -106,48 +134,48 @@ def test_yaml_to_a_file_with_a_summary(trace: Path, tmp_path: Path) -> None:
     assert (config.cost.blocks, config.cost.tokens) == (16, 256)
 
 
-def test_json_is_the_contract(trace: Path) -> None:
-    payload = json.loads(_run(trace, "--format", "json").stdout)
+def test_json_is_the_contract(run: Run, trace: Path) -> None:
+    payload = json.loads(run(trace, "--format", "json").stdout)
     assert payload["version"] == 1
     assert payload["slots"] == [{"ubatch": 0, "lane": 0, "bytes": 1 << 20}]
     assert payload["kv_cost"]["counted"] is True
     assert payload["not_covered"] == []
 
 
-def test_what_if_and_cover_and_budget(trace: Path) -> None:
-    longer = json.loads(_run(trace, "--format", "json", "--set", "max_model_len=8192").stdout)
+def test_what_if_and_cover_and_budget(run: Run, trace: Path) -> None:
+    longer = json.loads(run(trace, "--format", "json", "--set", "max_model_len=8192").stdout)
     assert longer["slots"][0]["bytes"] == 8192 * 256
-    seen = _run(trace, "--format", "json", "--cover", f"{SITE}=observed")
+    seen = run(trace, "--format", "json", "--cover", f"{SITE}=observed")
     assert json.loads(seen.stdout)["slots"][0]["bytes"] == 304 * 256
     assert "Can still fail" in seen.stderr
-    capped = _run(trace, "--format", "json", "--budget", "512KiB")
+    capped = run(trace, "--format", "json", "--budget", "512KiB")
     assert json.loads(capped.stdout)["slots"][0]["bytes"] == 512 << 10
     assert "num_computed_tokens above 2048" in capped.stderr
 
 
-def test_a_number_that_the_trace_lacks_completes_the_bound(tmp_path: Path) -> None:
+def test_a_number_that_the_trace_lacks_completes_the_bound(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "t"
     folder.mkdir()
     limits = {name: value for name, value in LIMITS.items() if name != "max_model_len"}
     _write(folder, 0, limits, [_ask(100)])
-    without = json.loads(_run(folder, "--format", "json").stdout)["sites"][0]
+    without = json.loads(run(folder, "--format", "json").stdout)["sites"][0]
     assert (without["grade"], without["needs"]) == ("observed", ["max_model_len"])
-    given = _run(folder, "--format", "json", "--set", "max_model_len=4096")
+    given = run(folder, "--format", "json", "--set", "max_model_len=4096")
     site = json.loads(given.stdout)["sites"][0]
     assert (site["grade"], site["bytes"]) == ("proved", 4096 * 256)
     assert site["constants"]["max_model_len"] == 4096
     target = tmp_path / "reserve.yaml"
-    assert _run(folder, "--set", "max_model_len=4096", "-o", target).returncode == 0
+    assert run(folder, "--set", "max_model_len=4096", "-o", target).returncode == 0
     assert evaluate(load(target), limits)[0].bytes == 4096 * 256
     assert mismatch(load(target), limits, model_digest(limits)) is None
 
 
-def test_an_existing_file_stays_without_force(trace: Path, tmp_path: Path) -> None:
+def test_an_existing_file_stays_without_force(run: Run, trace: Path, tmp_path: Path) -> None:
     target = tmp_path / "reserve.yaml"
     target.write_text("mine")
-    done = _run(trace, "-o", target)
+    done = run(trace, "-o", target)
     assert (done.returncode, target.read_text()) == (2, "mine")
-    assert _run(trace, "-o", target, "--force").returncode == 0
+    assert run(trace, "-o", target, "--force").returncode == 0
     assert target.read_text() != "mine"
 
 
@@ -164,17 +192,24 @@ def test_an_existing_file_stays_without_force(trace: Path, tmp_path: Path) -> No
         ["-o", "/no/such/folder/reserve.yaml"],
     ],
 )
-def test_bad_input_is_two_lines_and_exit_2(trace: Path, words: list[str]) -> None:
-    done = _run(trace, *words)
+def test_bad_input_is_two_lines_and_exit_2(run: Run, trace: Path, words: list[str]) -> None:
+    done = run(trace, *words)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 2, done.stderr
     assert done.stdout == ""
 
 
-def test_a_trace_without_requests_has_nothing_to_reserve(tmp_path: Path) -> None:
+def test_a_trace_without_requests_has_nothing_to_reserve(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "t"
     folder.mkdir()
     _write(folder, 0, LIMITS, [])
-    done = _run(folder)
+    done = run(folder)
     assert done.returncode == 2
     assert "nothing to reserve" in done.stderr
+
+
+def test_the_program_exits_2_with_two_lines(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "wstrace.cli.app", "reserve", str(tmp_path / "none")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 2
