@@ -1,6 +1,7 @@
 """Skip what cannot matter: most of a big log never reaches Python's slow parts.
 
-A block is kept when any anchor stands in it. Anchors have no blanks and are looked for in
+The first block, which is all of a pasted report, is always kept, a further one when any
+anchor stands in it. Anchors have no blanks and are looked for in
 the block without its blanks, so that a wrapped line does not hide one; each message has
 several, so that a prefix inside one of them does not either.
 """
@@ -46,6 +47,7 @@ ANCHORS: Final = {
     b"V2ModelRunner": 0,
     b"blocksizeto": 8,
     b"--max-": 40,
+    b'MESSAGE":[': 0,
 }
 _LABEL: Final = re.compile(rb"\((\w{1,60})pid=\d+")
 _END: Final = b"allowed"
@@ -72,7 +74,7 @@ class Prefilter:
         edge = b""
         after_hit = False
         for number, block in enumerate(blocks):
-            if self._matters(edge + block.data):
+            if number == 0 or self._matters(edge + block.data):
                 if skipped is not None:
                     yield _tail(skipped), False
                 yield block, number == 0 or after_hit or skipped is not None

@@ -7,13 +7,13 @@ vLLM's process label agree.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from wstrace.triage.ranks import NOWHERE, ranks_of
+from wstrace.triage.squeeze import unescape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +63,11 @@ _JSON_OUTER: Final = (
     "pod", "pod_name", "container", "container_name", "service", "host", "hostname",
     "_HOSTNAME", "_SYSTEMD_UNIT", "rank", "processName", "process",
 )  # fmt: skip
+
+_JSON_TEXT: Final = frozenset(
+    ("message", "msg", "log", "event", "text", "body", "line", "@message", "textpayload")
+)
+_TELLS: Final = re.compile(r"\n|Traceback|Error|orkspace|requires|current size|locking")
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ def _plain(text: str) -> str:
     if "<" in text:
         text = _TAG.sub("", _BREAK.sub(" ", text))
     if "&" in text:
-        text = html.unescape(html.unescape(text))
+        text = unescape(unescape(text))
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
     return text
@@ -132,7 +137,7 @@ def _plain(text: str) -> str:
 def _peel(text: str, outer: str) -> tuple[str, str, str, bool]:
     label = ""
     found = _LABEL.search(text, 0, 400) if "pid=" in text[:400] else None
-    if found:
+    if found and not ("{" in text[: found.start()] and text.rstrip().endswith("}")):
         outer = _outer_of(text[: found.start()], outer)
         while found:
             label = _better(label, f"{(found['name'] or '').strip()} pid={found['pid']}")
@@ -199,20 +204,24 @@ def _from_json(text: str, outer: str) -> tuple[str, list[str]] | None:
     if not isinstance(record, dict):
         return None
     names = [str(record[key]) for key in _JSON_OUTER if isinstance(record.get(key), str | int)]
-    return f"{outer} {' '.join(names)}".strip()[:200], list(_strings(record, 0))
+    texts = [
+        text for key, text in _strings(record, "", 0) if key in _JSON_TEXT or _TELLS.search(text)
+    ]
+    return f"{outer} {' '.join(names)}".strip()[:200], texts
 
 
-def _strings(value: Any, depth: int) -> Iterator[str]:
-    """Every text in a JSON record, in order; journald writes some as lists of bytes."""
+def _strings(value: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:
+    """(key, text) of a JSON record, in order; journald writes some texts as bytes."""
     if isinstance(value, str):
-        yield value
+        yield key, value
     elif isinstance(value, dict) and depth < 6:
-        for key, item in value.items():
-            if key not in _JSON_OUTER:
-                yield from _strings(item, depth + 1)
+        for name, item in value.items():
+            if name not in _JSON_OUTER:
+                yield from _strings(item, name.lower(), depth + 1)
     elif isinstance(value, list) and depth < 6:
-        if len(value) > 8 and all(isinstance(item, int) and 0 <= item < 256 for item in value):
-            yield bytes(value).decode("utf-8", "replace")
+        numbers = all(isinstance(item, int) and 0 <= item < 256 for item in value)
+        if value and numbers and (key == "message" or len(value) > 8):
+            yield key, bytes(value).decode("utf-8", "replace")
             return
         for item in value:
-            yield from _strings(item, depth + 1)
+            yield from _strings(item, key, depth + 1)

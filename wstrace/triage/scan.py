@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from wstrace.triage import frames as tracebacks
+from wstrace.triage import repair
 from wstrace.triage.facts import (
     Amount,
     Captured,
@@ -21,6 +22,7 @@ from wstrace.triage.facts import (
     Resize,
 )
 from wstrace.triage.quoted import is_talk
+from wstrace.triage.squeeze import join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,9 +88,33 @@ Found = tuple[int, "Fact"]
 def scan(squeezed: Squeezed, stream: str) -> Iterator[Found]:
     """Every fact of one process's text, with its position there."""
     stack = tracebacks.frames_of(squeezed)
-    yield from _refusals(squeezed, stream, stack)
+    refusals = list(_refusals(squeezed, stream, stack))
+    if not any(_is_complete(fact) for _, fact in refusals):
+        refusals = _repaired(squeezed, stream) or refusals
+    yield from refusals
     yield from _debug_lines(squeezed, stream)
     yield from _faults(squeezed, stream, stack)
+
+
+def _is_complete(fact: Fact) -> bool:
+    if not isinstance(fact, Refusal):
+        return False
+    return fact.kind != "arena" or None not in (fact.current, fact.file, fact.function)
+
+
+def _repaired(squeezed: Squeezed, stream: str) -> list[Found]:
+    """Complete refusals that appear when an unknown prefix is taken off, else nothing."""
+    if not repair.worth_trying(squeezed.text):
+        return []
+    shorter = join(repair.without_shared_prefix(squeezed.lines))
+    if shorter.text == squeezed.text:
+        return []
+    found = _refusals(shorter, stream, tracebacks.frames_of(shorter))
+    return [
+        (squeezed.starts[shorter.index(position)], fact)
+        for position, fact in found
+        if _is_complete(fact)
+    ]
 
 
 def origin_at(squeezed: Squeezed, position: int, stream: str) -> Origin:
@@ -171,7 +197,7 @@ def _arena(
     ):
         return None
     current = _CURRENT.match(body, requires.end()) if requires else None
-    name = named["name"] if named else None
+    name = named["name"] if named and ".py:" not in named["name"] else None
     refusal = Refusal(
         "arena",
         origin,

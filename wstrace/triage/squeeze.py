@@ -27,7 +27,8 @@ _SAME: Final = str.maketrans(
         "→": "->",
     }
 )
-_BROKEN_END: Final = re.compile(r"(?:&(?:#\w{0,8}|[a-z]{1,5})|\x1b(?:\[[0-9;]*)?)$")
+_BROKEN_END: Final = re.compile(r"(?:&(?:#\w{0,8}|[a-z]{0,5})|\x1b(?:\[[0-9;]*)?)$")
+_ENTITY: Final = re.compile(r"&(?:#\d{1,6}|#[xX][0-9a-fA-F]{1,5}|[A-Za-z]{2,8});")
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -53,6 +54,11 @@ class Squeezed:
         return self.starts[following] if following < len(self.starts) else len(self.text)
 
 
+def unescape(text: str) -> str:
+    """HTML entities resolved, complete ones only: half of one may be on the next line."""
+    return _ENTITY.sub(lambda match: html.unescape(match.group()), text)
+
+
 def squeeze(text: str) -> str:
     """Without blanks and invisible characters; one kind of quote and of slash."""
     text = "".join(text.split())
@@ -71,7 +77,7 @@ def join(lines: Sequence[Line]) -> Squeezed:
         if broken:
             part, held = part[: broken.start()], broken.group()
         if "&" in part:
-            part = html.unescape(part).translate(_SAME)
+            part = squeeze(unescape(part))
         if "\x1b" in part:
             part = _ANSI.sub("", part)
         starts.append(length)

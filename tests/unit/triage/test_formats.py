@@ -1,0 +1,112 @@
+"""The same facts through every wrapping of a log."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.triage.generator import FORMATS, Failure, expected, facts, log_lines, read, wrapped
+
+FAILURE = Failure()
+LABEL = "Worker_TP1_EP1 pid=101"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("prefix", ["vllm", "none"])
+def test_whole_lines(form: str, prefix: str) -> None:
+    lines = FAILURE.traceback()
+    if prefix == "vllm":
+        lines = log_lines(lines, LABEL)
+    found = read("\n".join(FORMATS[form](lines)))
+    assert facts(found) == {expected(FAILURE)}
+    ranks = found.findings[0].ranks
+    assert (ranks.tp, ranks.ep) == ((1, 1) if prefix == "vllm" else (None, None))
+
+
+@pytest.mark.parametrize("width", [20, 33, 47, 80, 120])
+@pytest.mark.parametrize("form", FORMATS)
+def test_wrapped_before_the_collector(form: str, width: int) -> None:
+    lines = wrapped([f"AssertionError: {FAILURE.message}"], width)
+    assert facts(read("\n".join(FORMATS[form](lines)))) == {expected(FAILURE)}
+
+
+@pytest.mark.parametrize("width", [24, 41, 57, 80, 133])
+def test_message_wrapped_under_the_prefix(width: int) -> None:
+    lines = log_lines(wrapped([FAILURE.message], width), LABEL)
+    assert facts(read("\n".join(lines))) == {expected(FAILURE)}
+
+
+@pytest.mark.parametrize("width", range(70, 140, 7))
+def test_terminal_wraps_prefixed_lines(width: int) -> None:
+    lines = wrapped(log_lines(FAILURE.traceback(), LABEL), width)
+    found = read("\n".join(lines))
+    assert facts(found) == {expected(FAILURE)}
+    assert found.findings[0].ranks.tp == 1
+
+
+@pytest.mark.parametrize("quote", ["‘{}’", "“{}”", "`{}`", '"{}"', "&#39;{}&#39;", "\\'{}\\'"])
+def test_quotes_of_every_kind(quote: str) -> None:
+    site = f"{FAILURE.file}:{FAILURE.line}:{FAILURE.function}"
+    text = FAILURE.message.replace(f"'{site}'", quote.format(site))
+    assert facts(read(text)) == {expected(FAILURE)}
+
+
+def test_windows_paths() -> None:
+    lines = FAILURE.traceback("C:\\Users\\u\\AppData\\Lib\\site-packages", "\\")
+    found = read("\r\n".join(log_lines(lines, "EngineCore pid=7972")))
+    assert facts(found) == {expected(FAILURE)}
+    assert found.findings[0].module == "vllm/v1/attention/backends/turboquant_attn.py"
+
+
+def test_utf16_of_a_windows_shell() -> None:
+    text = "\r\n".join(log_lines(FAILURE.traceback(), "EngineCore pid=1"))
+    assert facts(read(text.encode("utf-16"))) == {expected(FAILURE)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: Worker failed with error '{}', please check the stack trace above",
+        "RuntimeError('{}')",
+        'RuntimeError("{}")',
+        "ray.exceptions.RayTaskError(AssertionError): ray::Worker()\nAssertionError: {}",
+        "{} [repeated 3x across cluster]",
+        "The engine died with `AssertionError: {}` yesterday.",
+        "Exception ignored: {}\n\nDuring handling of the above exception, another occurred:",
+        "'Traceback (most recent call last):\\n  File \"x.py\", line 1\\nAssertionError: {}\\n'",
+    ],
+)
+def test_nested_in_other_texts(text: str) -> None:
+    assert facts(read(text.format(FAILURE.message))) == {expected(FAILURE)}
+
+
+def test_structured_logger_with_an_escaped_traceback() -> None:
+    import json
+
+    line = {"event": "boom", "exc_info": "\n".join(FAILURE.traceback()), "host": "gpu01"}
+    found = read(json.dumps(json.dumps(line)))
+    assert facts(found) == {expected(FAILURE)}
+
+
+def test_docker_splits_long_json_records() -> None:
+    import json
+
+    half = len(FAILURE.message) // 2
+    parts = [FAILURE.message[:half], FAILURE.message[half:] + "\n"]
+    text = "\n".join(json.dumps({"log": part, "stream": "stderr"}) for part in parts)
+    assert facts(read(text)) == {expected(FAILURE)}
+
+
+def test_ray_worker_label_with_address() -> None:
+    lines = [f"(RayWorkerWrapper pid=12, ip=192.0.2.7) {x}" for x in FAILURE.traceback()]
+    assert facts(read("\n".join(lines))) == {expected(FAILURE)}
+
+
+def test_ranks_of_a_ray_worker_from_its_assignment() -> None:
+    label = "(RayWorkerWrapper pid=12, ip=192.0.2.7)"
+    assigned = (
+        f"{label} INFO 05-05 14:00:00 [parallel_state.py:1700] rank 5 in world size 8 is "
+        "assigned as DP rank 0, PP rank 1, PCP rank 0, TP rank 1, EP rank N/A"
+    )
+    text = "\n".join([assigned, *(f"{label} {line}" for line in FAILURE.traceback())])
+    ranks = read(text).findings[0].ranks
+    assert (ranks.dp, ranks.pp, ranks.tp, ranks.ep) == (0, 1, 1, None)
