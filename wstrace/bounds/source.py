@@ -38,6 +38,7 @@ class _Merged:
     formulas: dict[str, None] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
     drivers: dict[str, str] = field(default_factory=dict)
+    seen: list[dict[str, int]] = field(default_factory=list)
 
 
 def by_source(site: Site) -> Worst | Refusal:
@@ -120,6 +121,8 @@ def _merge(ask: Ask, site: Site, merged: _Merged) -> str | None:
     merged.formulas[str(formula)] = None
     roles = {leaf.name: leaf.role or "" for leaf in leaves}
     merged.drivers |= {variable: roles[name] for name, variable in drivers.items()}
+    values = {leaf.name: leaf.value or 0 for leaf in leaves}
+    merged.seen.append({variable: values[name] for name, variable in drivers.items()})
     return None
 
 
@@ -151,6 +154,13 @@ def _constant_name(leaf: Leaf) -> str:
     return f"{leaf.name}_here" if taken else leaf.name
 
 
+def _held(joint: str, site: Site, seen: Sequence[dict[str, int]]) -> bool:
+    """A joint limit that one request broke (padding can) is no limit of this site."""
+    limit = expression.parse(joint)
+    rows = ({**site.numbers, **row} for row in seen)
+    return all(limit.evaluate(row) <= 0 for row in rows if limit.names <= row.keys())
+
+
 def _maximised(site: Site, merged: _Merged) -> Worst | Refusal:
     texts = list(merged.formulas)
     text = texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
@@ -158,7 +168,7 @@ def _maximised(site: Site, merged: _Merged) -> Worst | Refusal:
     needs = tuple(dict.fromkeys(name for limit in limits.values() for name in limit.needs))
     if needs:
         return Refusal(f"the limit of a driver needs {', '.join(needs)}", needs)
-    joint = tuple(joint_limits(limits, site.limits))
+    joint = tuple(t for t in joint_limits(limits, site.limits) if _held(t, site, merged.seen))
     why = "read from the source; gives every request seen to the byte"
     fixed = [f"{name} = {value}" for name, value in merged.constants.items()]
     if fixed:

@@ -218,6 +218,27 @@ def test_two_drivers_are_bound_together() -> None:
     assert bound.bytes == 256 * 16 * 16, "both can be 32, but not at once"
 
 
+def test_a_joint_limit_that_a_request_broke_is_dropped() -> None:
+    leaves = [
+        Leaf(name="d", kind="driver", value=20, role="num_decodes"),
+        Leaf(name="p", kind="driver", value=20, role="num_prefills"),
+    ]
+    ask = Ask(
+        site=1, slot=Slot(), bytes=256 * 400, arena=0, phase="capture",
+        provenance=Provenance(formula="256 * d * p", leaves=leaves),
+    )  # fmt: skip
+    assert _bound([ask]).bytes == 256 * 32 * 32
+
+
+def test_equal_buffers_are_counted_in_the_formula() -> None:
+    formula = "round256(Hk * round_up(cached_len, block) * D * 2)"
+    twice = _provenance(100, formula=f"{formula} + {formula}")
+    bound = _bound([_ask(100, provenance=twice)])
+    assert bound.formula is not None
+    assert bound.formula.startswith("2 * round256(")
+    assert bound.bytes == 2 * 2 * 4096 * 64 * 2
+
+
 def test_a_constant_with_a_limits_name_but_another_value_does_not_hide_the_limit() -> None:
     leaves = [
         *_provenance(100).leaves[:1],
