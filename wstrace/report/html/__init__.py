@@ -1,0 +1,22 @@
+"""The HTML report: one self-contained file for one run, or for two side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wstrace.analysis.session import Session
+from wstrace.report.html.pair import render_pair
+from wstrace.report.html.single import render_single
+
+
+def render(sessions: Sequence[Session]) -> str:
+    """The report of one session, or of two (old and new) compared.
+
+    Raises ValueError for any other number.
+    """
+    match list(sessions):
+        case [session]:
+            return render_single(session)
+        case [old, new]:
+            return render_pair(old, new)
+    raise ValueError("a report shows one run or two")

@@ -1,0 +1,162 @@
+"""What drives a site's bytes: its requests against the scheduler quantity behind them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from wstrace.analysis.rank import AFTER_LOCK
+from wstrace.bounds.bound import Bound
+from wstrace.bounds.quantities import rows
+from wstrace.errors import WstraceError
+from wstrace.formula import expression
+from wstrace.formula.roles import ROLES
+from wstrace.report.html.names import clean
+from wstrace.report.html.sites import SiteRow
+from wstrace.reserve.live import numeric
+from wstrace.trace.records import Ask, Limit
+
+MOST_CHARTS: Final = 6
+MOST_POINTS: Final = 400
+LINE_POINTS: Final = 160
+_GUESSES: Final = ("num_computed_tokens", "num_scheduled_tokens", "num_reqs", "seq_len")
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One size at one value of the driver, and whether it was asked after the lock."""
+
+    x: int
+    bytes: int
+    after: bool
+
+
+@dataclass
+class DriverChart:
+    """A site's requests over `driver`. Empty `line`: no formula is known. Sizes are bytes."""
+
+    row: SiteRow
+    driver: str
+    meaning: str
+    dots: list[Dot] = field(default_factory=list)
+    left_out: int = 0
+    line: list[tuple[int, int]] = field(default_factory=list)
+    formula: str = ""
+    held: dict[str, int] = field(default_factory=dict)
+    limit: int | None = None
+    limit_text: str = ""
+    arena: int = 0
+    bound: int | None = None
+
+
+def driver_charts(rows_: Sequence[SiteRow]) -> list[DriverChart]:
+    """Charts of the sites that matter: escapes first, then by size; those with a driver."""
+    charts: list[DriverChart] = []
+    taken: set[str] = set()
+    for row in rows_[: MOST_CHARTS * 8]:
+        chart = _chart(row) if row.name not in taken else None
+        if chart is not None and len(charts) < MOST_CHARTS:
+            taken.add(row.name)
+            charts.append(chart)
+    return charts
+
+
+def _chart(row: SiteRow) -> DriverChart | None:
+    asks = [ask for _, use in row.site.uses for ask in use.asks]
+    bound = row.site.bound
+    driver = _choose(asks, bound)
+    if driver is None:
+        return None
+    role = _role(driver)
+    chart = DriverChart(row, role, ROLES.get(role, ""), arena=row.arena, bound=row.bound)
+    _add_dots(chart, asks)
+    limits = row.site.uses[0][0].limits
+    if driver in bound.drivers:
+        chart.limit_text = bound.drivers[driver]
+        chart.limit = _value(chart.limit_text, numeric(limits))
+        _add_line(chart, bound, driver, limits)
+    return chart if len(chart.dots) > 1 or chart.line else None
+
+
+def _choose(asks: Sequence[Ask], bound: Bound) -> str | None:
+    """The driver with most different values; only the formula's own where there is one."""
+    named = [d for d in bound.drivers if d in _names(bound.driver_formula)]
+    candidates = named or list(_GUESSES)
+    spread = {name: len(_values(asks, _role(name))) for name in candidates}
+    best = max(candidates, key=lambda name: spread[name])
+    return best if named or spread[best] > 1 else None
+
+
+def _names(formula: str | None) -> frozenset[str]:
+    try:
+        return expression.parse(formula).names if formula else frozenset()
+    except WstraceError:
+        return frozenset()
+
+
+def _role(variable: str) -> str:
+    """`seq_len` of `seq_len_2`: a second quantity with the same role is numbered."""
+    return variable if variable in ROLES else re.sub(r"_\d+$", "", variable)
+
+
+def _values(asks: Sequence[Ask], role: str) -> set[int]:
+    return {value for ask in asks[:5000] if (value := driver_value(ask, role)) is not None}
+
+
+def driver_value(ask: Ask, role: str) -> int | None:
+    """The quantity's value for one request: as its source had it, else as the step had it."""
+    for leaf in ask.provenance.leaves if ask.provenance else ():
+        if leaf.role == role and leaf.value is not None:
+            return leaf.value
+    known = rows(ask.step)
+    return known[0].get(role) if known else None
+
+
+def _add_dots(chart: DriverChart, asks: Sequence[Ask]) -> None:
+    seen: dict[Dot, None] = {}
+    for ask in asks:
+        value = driver_value(ask, chart.driver)
+        if value is not None:
+            seen[Dot(value, ask.bytes, ask.phase in AFTER_LOCK)] = None
+    dots = sorted(seen, key=lambda d: -d.bytes)
+    chart.left_out = max(0, len(dots) - MOST_POINTS)
+    chart.dots = sorted(dots[:MOST_POINTS], key=lambda d: d.x)
+
+
+def _add_line(
+    chart: DriverChart, bound: Bound, driver: str, limits: Mapping[str, Limit]
+) -> None:
+    """The formula over the driver's range, every other driver held where the worst case is."""
+    numbers = numeric(limits)
+    held = {n: _held(n, bound, numbers) for n in bound.drivers if n != driver}
+    if chart.limit is None or any(value is None for value in held.values()):
+        return
+    chart.held = {name: value for name, value in held.items() if value is not None}
+    low = min([bound.lowest.get(driver, 0), *(dot.x for dot in chart.dots)])
+    high = max([chart.limit, *(dot.x for dot in chart.dots)])
+    known = {**numbers, **bound.constants, **chart.held}
+    chart.formula = clean(bound.driver_formula or "", 600)
+    for x in _grid(low, high):
+        value = _value(bound.driver_formula or "", {**known, driver: x})
+        if value is not None:
+            chart.line.append((x, value))
+
+
+def _held(name: str, bound: Bound, numbers: Mapping[str, int]) -> int | None:
+    return bound.at.get(name, _value(bound.drivers[name], numbers))
+
+
+def _value(formula: str, names: Mapping[str, int]) -> int | None:
+    try:
+        return expression.parse(formula).evaluate(names)
+    except WstraceError:
+        return None
+
+
+def _grid(low: int, high: int) -> list[int]:
+    count = min(LINE_POINTS, high - low + 1)
+    if count < 2:
+        return [low, high] if high > low else [low]
+    return sorted({low + (high - low) * i // (count - 1) for i in range(count)})

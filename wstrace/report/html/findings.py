@@ -1,0 +1,133 @@
+"""Findings as cards: what, where, the evidence, what to do, where to read on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from wstrace.analysis.finding import Finding
+from wstrace.analysis.rank import RankView
+from wstrace.analysis.session import Session
+from wstrace.bounds import known
+from wstrace.report.finding_text import slot_text, step_text
+from wstrace.report.html.names import clean, rank_names
+from wstrace.report.html.sites import SiteRow
+from wstrace.trace.records import Slot
+from wstrace.units import exact, human
+
+MOST: Final = 200
+
+
+@dataclass(frozen=True)
+class Card:
+    """One finding, in words. `site` is the anchor of its row, None where it has none."""
+
+    code: str
+    severity: str
+    title: str
+    where: str
+    detail: str
+    advice: str
+    facts: tuple[tuple[str, str], ...]
+    statements: tuple[str, ...]
+    site: int | None
+    links: tuple[str, ...]
+    bars: tuple[tuple[str, str, float], ...]
+
+
+def cards(session: Session, rows: Sequence[SiteRow]) -> tuple[list[Card], int]:
+    """The worst findings first, and how many are left out."""
+    numbers = {(r.site.key.file, r.site.key.function, r.site.slot): r.number for r in rows}
+    view = session.ranks[0] if session.ranks else None
+    chosen = session.findings[:MOST]
+    made = [_card(f, _number(f, numbers), view) for f in chosen]
+    return made, len(session.findings) - len(chosen)
+
+
+def _number(finding: Finding, numbers: Mapping[tuple[str, str, Slot], int]) -> int | None:
+    if finding.slot is None:
+        return None
+    return numbers.get((finding.file, finding.function, finding.slot))
+
+
+def _card(finding: Finding, number: int | None, view: RankView | None) -> Card:
+    return Card(
+        code=finding.code,
+        severity=finding.severity,
+        title=finding.title,
+        where=clean(finding.caller or finding.site),
+        detail=clean(finding.detail[:1].upper() + finding.detail[1:], 600),
+        advice=clean(finding.advice, 600),
+        facts=tuple((name, value) for name, value in _facts(finding, view) if value),
+        statements=tuple(clean(s, 300) for s in finding.statements[:4]),
+        site=number,
+        links=_links(finding, view.header.vllm if view else None),
+        bars=_bars(finding),
+    )
+
+
+def _facts(finding: Finding, view: RankView | None) -> list[tuple[str, str]]:
+    layers = finding.layers
+    more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
+    world = view.worker.world if view else None
+    several = len(finding.ranks) > 1
+    return [
+        ("layer", clean(layers[0]) + more if layers else ""),
+        ("slot", slot_text(finding.slot)),
+        ("ranks", rank_names(finding.ranks, world) if several else ""),
+        ("when", _when(finding)),
+        *_of_bound(finding),
+    ]
+
+
+def _when(finding: Finding) -> str:
+    return ", ".join(p for p in (str(finding.phase or ""), step_text(finding.step)) if p)
+
+
+def _of_bound(finding: Finding) -> list[tuple[str, str]]:
+    bound = finding.bound
+    if bound is None:
+        return []
+    pairs = [("can need", f"{exact(bound.bytes)}, {bound.grade}" if bound.bytes else "")]
+    if bound.formula:
+        pairs.append(("formula", clean(bound.formula, 600)))
+    if bound.lever:
+        flag, effect = bound.lever.get("flag", ""), bound.lever.get("effect", "")
+        pairs.append(("moved by", clean(f"{flag}: {effect}", 300)))
+    pairs.append(("grade", clean(bound.why, 400)))
+    return pairs
+
+
+def _bars(finding: Finding) -> tuple[tuple[str, str, float], ...]:
+    """(name, size, percent of the largest) of the finding's sizes."""
+    bound = finding.bound.bytes if finding.bound else None
+    sizes = [
+        ("warm-up", _asked_before(finding)),
+        ("arena", finding.arena_bytes),
+        ("serving", finding.serving_bytes),
+        ("can need", bound),
+    ]
+    shown = [(name, size) for name, size in sizes if size is not None]
+    largest = max((size for _, size in shown), default=0)
+    if len(shown) < 2 or not largest:
+        return ()
+    return tuple(
+        (name, human(size) if size else "nothing", round(100 * size / largest, 2))
+        for name, size in shown
+    )
+
+
+def _asked_before(finding: Finding) -> int | None:
+    """0 for a site that asked nothing in warm-up: that is the finding."""
+    if finding.code in ("WS101", "WS104") and finding.warmup_bytes is None:
+        return 0
+    return finding.warmup_bytes
+
+
+def _links(finding: Finding, version: str | None) -> tuple[str, ...]:
+    """Upstream reports of the same site."""
+    if not finding.file:
+        return ()
+    site = known.match(finding.file, finding.function, version)
+    return site.links[:4] if site is not None else ()

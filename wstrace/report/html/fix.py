@@ -1,0 +1,92 @@
+"""The fix: the command to copy, the reserve config to download, what it costs."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from dataclasses import dataclass
+
+from wstrace.analysis.session import Session
+from wstrace.report.html.names import clean, clean_argv
+from wstrace.reserve.schema import ReserveConfig
+from wstrace.reserve.writer import dumps
+from wstrace.trace.redact import redact_text
+from wstrace.units import exact
+
+LARGEST = 64 << 10
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What to type and what it costs.
+
+    `download` is a data: URL; it and `config` are empty where no config can be made or where
+    it is too large for the page (`too_large`).
+    """
+
+    needed: bool
+    command: str
+    make: str
+    config: str
+    download: str
+    too_large: bool
+    slots: tuple[tuple[str, str], ...]
+    cost: tuple[tuple[str, str], ...]
+    note: str
+    can_fail: tuple[str, ...]
+    not_covered: tuple[tuple[str, str, str], ...]
+
+
+def fix(session: Session, config: ReserveConfig | None, can_fail: tuple[str, ...] = ()) -> Fix:
+    """The fix for a session; without a config only the commands that make one."""
+    text = redact_text(dumps(config)) if config is not None else ""
+    too_large = len(text) > LARGEST
+    text = "" if too_large else text
+    return Fix(
+        needed=bool(session.escapes or session.verdict() == "findings"),
+        command=f"wstrace run --reserve reserve.yaml -- {_command(session)}",
+        make=f"wstrace reserve {shlex.quote(clean(session.trace.path.name))} -o reserve.yaml",
+        config=text,
+        download=_data_url(text),
+        too_large=too_large,
+        slots=_slots(config),
+        cost=_cost(config),
+        note=clean(config.cost.note, 400) if config else "",
+        can_fail=tuple(clean(line, 400) for line in can_fail[:20]),
+        not_covered=tuple(
+            (clean(n.site), clean(n.why, 300), clean(n.what_helps, 300))
+            for n in (config.not_covered[:20] if config else ())
+        ),
+    )
+
+
+def _command(session: Session) -> str:
+    meta = session.trace.meta
+    if meta is not None:
+        return clean_argv(tuple(shlex.quote(word) for word in meta.command))
+    return "YOUR COMMAND"
+
+
+def _data_url(text: str) -> str:
+    if not text:
+        return ""
+    return "data:application/yaml;base64," + base64.b64encode(text.encode()).decode()
+
+
+def _slots(config: ReserveConfig | None) -> tuple[tuple[str, str], ...]:
+    slots = config.slots if config else ()
+    named = [(f"ubatch {s.ubatch}, lane {s.lane}", exact(s.bytes)) for s in slots[:8]]
+    return tuple(named)
+
+
+def _cost(config: ReserveConfig | None) -> tuple[tuple[str, str], ...]:
+    if config is None:
+        return ()
+    cost = config.cost
+    pairs = [("memory a rank", exact(cost.bytes) if cost.bytes else "nothing more")]
+    if cost.tokens is not None:
+        pairs.append(("KV-cache tokens", f"{cost.tokens:,}"))
+    if cost.blocks is not None:
+        pairs.append(("KV-cache blocks", f"{cost.blocks:,}"))
+    pairs.append(("counted in KV sizing", "yes" if cost.counted else "no"))
+    return tuple(pairs)

@@ -1,0 +1,112 @@
+"""The report of two runs: what appeared, grew, shrank, went; what else differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wstrace.analysis.compare import SiteChange, compare
+from wstrace.analysis.session import Session, SiteSummary
+from wstrace.report.finding_text import slot_text
+from wstrace.report.html import figures
+from wstrace.report.html.facts import RunFacts, run_facts
+from wstrace.report.html.names import clean
+from wstrace.report.html.page import build
+from wstrace.report.html.sites import MOST_BARS
+from wstrace.report.html.timeline import Timeline, timelines
+from wstrace.report.html.verdict_view import verdict_view
+
+MOST_ROWS: Final = 1000
+MOST_TIMELINES: Final = 4
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    """One site and slot in both runs; sizes are bytes, None where it was not seen."""
+
+    caller: str
+    slot: str
+    change: str
+    a: int | None
+    b: int | None
+    bound_a: int | None
+    bound_b: int | None
+
+
+def render_pair(old: Session, new: Session) -> str:
+    """The page that compares run A (old) with run B (new)."""
+    changes = compare(old, new)
+    facts = run_facts(old), run_facts(new)
+    lines = [_first(timelines(session)[0]) for session in (old, new)]
+    context = {
+        "verdicts": (verdict_view(old), verdict_view(new)),
+        "facts": facts,
+        "tally": _tally(changes),
+        "changes": [_row(change) for change in changes[:MOST_ROWS]],
+        "changes_left": max(0, len(changes) - MOST_ROWS),
+        "bars_left": max(0, len(changes) - MOST_BARS),
+        "different": different(*facts),
+        "lines": lines,
+        "findings": _finding_changes(old, new),
+    }
+    return build("pair.html.j2", context, _figures(changes, lines))
+
+
+def _first(lines: Sequence[Timeline]) -> list[Timeline]:
+    return list(lines[:MOST_TIMELINES])
+
+
+def _figures(
+    changes: Sequence[SiteChange], lines: Sequence[Sequence[Timeline]]
+) -> dict[str, Any]:
+    specs = {"changes": figures.comparison(changes)} if changes else {}
+    for run, of_run in zip("ab", lines, strict=True):
+        specs |= {f"timeline-{run}-{i}": figures.timeline(t) for i, t in enumerate(of_run)}
+    return specs
+
+
+def _tally(changes: Sequence[SiteChange]) -> list[tuple[str, int]]:
+    counted = Counter(change.change for change in changes)
+    return [(name, counted[name]) for name in ("appeared", "grew", "shrank", "went", "same")]
+
+
+def _row(change: SiteChange) -> ChangeRow:
+    seen = change.b or change.a
+    return ChangeRow(
+        caller=clean((seen.caller if seen else "") or str(change.key)),
+        slot=slot_text(change.slot),
+        change=change.change,
+        a=change.bytes_a if change.a else None,
+        b=change.bytes_b if change.b else None,
+        bound_a=_bound(change.a),
+        bound_b=_bound(change.b),
+    )
+
+
+def _bound(site: SiteSummary | None) -> int | None:
+    return site.bound.bytes if site else None
+
+
+def different(a: RunFacts, b: RunFacts) -> list[tuple[str, str, str]]:
+    """Versions, flags and limits that are not the same in both runs."""
+    left, right = dict(a.run + a.limits), dict(b.run + b.limits)
+    ignored = {"run", "started", "ended", "records", "processes", "host"}
+    names = [name for name in {**left, **right} if name not in ignored]
+    pairs = [(name, left.get(name, "-"), right.get(name, "-")) for name in names]
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+def _finding_changes(old: Session, new: Session) -> list[tuple[str, str, str, str]]:
+    """(code, where, in A, in B) of every finding of either run."""
+    a, b = _findings(old), _findings(new)
+    keys = list(dict.fromkeys([*b, *a]))[:200]
+    return [(*key, a.get(key, "-"), b.get(key, "-")) for key in keys]
+
+
+def _findings(session: Session) -> dict[tuple[str, str], str]:
+    return {
+        (f.code, clean(f.caller or f.site or f.title)): clean(f.detail, 300)
+        for f in reversed(session.findings)
+    }

@@ -1,0 +1,104 @@
+"""The ranks as a grid, and the groups of ranks that look alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from wstrace.analysis.coverage import missing_ranks
+from wstrace.analysis.rank import RankView
+from wstrace.analysis.session import Session
+from wstrace.report.finding_text import slot_text
+from wstrace.report.html.names import rank_label, rank_names
+from wstrace.trace.records import Ranks
+from wstrace.units import human
+
+State = Literal["escaped", "locked", "unlocked", "unfinished", "missing"]
+SHOWN_LARGE: Final = 32
+_WORDS: Final[dict[State, str]] = {
+    "escaped": "a request escaped",
+    "locked": "locked, no escape",
+    "unlocked": "served without a lock",
+    "unfinished": "ended before the lock",
+    "missing": "left no trace",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One rank: its name, state, and what it was locked at, by slot, in words."""
+
+    name: str
+    state: State
+    sizes: str
+
+    @property
+    def word(self) -> str:
+        """The state as people read it."""
+        return _WORDS[self.state]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks with the same state and sizes."""
+
+    ranks: str
+    count: int
+    state: State
+    word: str
+    sizes: str
+
+
+@dataclass(frozen=True)
+class RankGrid:
+    """All cells, the groups of like ranks, and whether cells have room for their sizes."""
+
+    cells: tuple[Cell, ...]
+    groups: tuple[Group, ...]
+    compact: bool
+
+
+def rank_grid(session: Session) -> RankGrid:
+    """Every rank of the run, missing ones last."""
+    escaped = {rank for f in session.escapes for rank in f.ranks}
+    cells = [(v.ranks, _cell(v, v.ranks in escaped)) for v in session.ranks]
+    world = session.ranks[0].worker.world if session.ranks else None
+    lost = [
+        (r, Cell(rank_label(r, world), "missing", "")) for r in missing_ranks(session.ranks)
+    ]
+    return RankGrid(
+        tuple(cell for _, cell in cells + lost),
+        tuple(_groups(cells + lost, world)),
+        len(cells) + len(lost) > SHOWN_LARGE,
+    )
+
+
+def _cell(view: RankView, escaped: bool) -> Cell:
+    return Cell(rank_label(view.ranks, view.worker.world), _state(view, escaped), _sizes(view))
+
+
+def _state(view: RankView, escaped: bool) -> State:
+    if escaped:
+        return "escaped"
+    if view.locks:
+        return "locked"
+    return "unlocked" if view.served else "unfinished"
+
+
+def _sizes(view: RankView) -> str:
+    slots = view.slots()
+    if len(slots) == 1:
+        return human(view.arena(slots[0]))
+    named = [f"{slot_text(s) or 'ubatch 0, lane 0'}: {human(view.arena(s))}" for s in slots]
+    return "; ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else "")
+
+
+def _groups(pairs: Sequence[tuple[Ranks, Cell]], world: Ranks | None) -> list[Group]:
+    alike: dict[tuple[State, str], list[Ranks]] = {}
+    for ranks, cell in pairs:
+        alike.setdefault((cell.state, cell.sizes), []).append(ranks)
+    return [
+        Group(rank_names(members, world), len(members), state, _WORDS[state], sizes)
+        for (state, sizes), members in alike.items()
+    ]

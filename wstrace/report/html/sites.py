@@ -1,0 +1,166 @@
+"""Sites as rows: the table, the bars of warm-up against serving, and each site's origin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from wstrace.analysis.finding import Finding
+from wstrace.analysis.session import Session, SiteSummary
+from wstrace.report.finding_text import slot_text, step_text
+from wstrace.report.html.names import clean, rank_label
+from wstrace.trace.records import Ask, Leaf, Slot, Spec
+from wstrace.units import human
+
+State = Literal["escaped", "latent", "warmed"]
+MOST_ROWS: Final = 1000
+MOST_BARS: Final = 24
+MOST_ORIGINS: Final = 60
+_WORDS: Final[dict[State, str]] = {
+    "escaped": "escaped",
+    "latent": "latent escape",
+    "warmed": "warmed",
+}
+
+
+@dataclass(frozen=True)
+class SiteRow:
+    """One site in one slot. Sizes are bytes; `number` names its anchor on the page."""
+
+    number: int
+    site: SiteSummary
+    caller: str
+    name: str
+    slot: str
+    warmup: int
+    serving: int
+    arena: int
+    bound: int | None
+    grade: str
+    calls: int
+    ranks: int
+    layers: int
+    state: State
+    code: str
+    has_origin: bool
+
+    @property
+    def word(self) -> str:
+        """The state as people read it."""
+        return _WORDS[self.state]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a site's largest request came from."""
+
+    row: SiteRow
+    when: str
+    layers: tuple[str, ...]
+    more_layers: int
+    buffers: tuple[tuple[str, str, str], ...]
+    statements: tuple[str, ...]
+    formula: str
+    bound_formula: str
+    why: str
+    leaves: tuple[tuple[str, str, str], ...]
+    stopped: str
+    stack: tuple[str, ...]
+
+
+def site_rows(session: Session) -> tuple[list[SiteRow], int]:
+    """The largest sites first, and how many smaller ones are left out."""
+    codes = worst_codes(session.findings)
+    ordered = sorted(session.sites, key=lambda s: codes.get(_key(s), "") == "")
+    chosen = ordered[:MOST_ROWS]
+    rows = [_row(i + 1, site, codes.get(_key(site), "")) for i, site in enumerate(chosen)]
+    return rows, len(session.sites) - len(rows)
+
+
+def worst_codes(findings: Sequence[Finding]) -> dict[tuple[str, str, Slot | None], str]:
+    """The code of the worst finding of each site and slot."""
+    return {(f.file, f.function, f.slot): f.code for f in reversed(findings) if f.file}
+
+
+def _key(site: SiteSummary) -> tuple[str, str, Slot | None]:
+    return site.key.file, site.key.function, site.slot
+
+
+def state_of(site: SiteSummary) -> State:
+    """Escaped: above the arena it was locked at. Latent: above all it asked in warm-up."""
+    locked = any(ask.locked for _, use in site.uses for ask in use.after)
+    if locked and site.serving_bytes > site.arena_bytes:
+        return "escaped"
+    return "latent" if site.serving_bytes > site.warmup_bytes else "warmed"
+
+
+def _row(number: int, site: SiteSummary, code: str) -> SiteRow:
+    return SiteRow(
+        number=number,
+        site=site,
+        caller=clean(site.caller or str(site.key)),
+        name=clean(str(site.key)),
+        slot=slot_text(site.slot),
+        warmup=site.warmup_bytes,
+        serving=site.serving_bytes,
+        arena=site.arena_bytes,
+        bound=site.bound.bytes,
+        grade=site.bound.grade,
+        calls=site.calls,
+        ranks=len(site.ranks),
+        layers=len(site.layers),
+        state=state_of(site),
+        code=code,
+        has_origin=number <= MOST_ORIGINS,
+    )
+
+
+def origins(rows: Sequence[SiteRow]) -> list[Origin]:
+    """Provenance and stack of the first sites' largest requests."""
+    return [_origin(row) for row in rows[:MOST_ORIGINS]]
+
+
+def _origin(row: SiteRow) -> Origin:
+    site = row.site
+    worst = site.worst
+    made = worst.provenance if worst else None
+    layers = site.layers
+    return Origin(
+        row=row,
+        when=_when(site, worst),
+        layers=tuple(clean(name) for name in layers[:6]),
+        more_layers=max(0, len(layers) - 6),
+        buffers=tuple(_buffer(spec) for spec in (worst.specs[:12] if worst else ())),
+        statements=tuple(clean(s, 400) for s in (made.statements[:16] if made else ())),
+        formula=clean(made.formula or "", 1000) if made else "",
+        bound_formula=clean(site.bound.formula or "", 1000),
+        why=clean(site.bound.why, 600),
+        leaves=tuple(_leaf(leaf) for leaf in (made.leaves[:24] if made else ())),
+        stopped=clean(made.stopped or "", 400) if made else "",
+        stack=tuple(clean(frame, 240) for frame in (worst.stack[:16] if worst else ())),
+    )
+
+
+def _when(site: SiteSummary, worst: Ask | None) -> str:
+    if worst is None:
+        return "no request was recorded in full"
+    step = step_text(worst.step)
+    view, _ = next(pair for pair in site.uses if worst in pair[1].asks)
+    rank = rank_label(view.ranks, view.worker.world)
+    return ", ".join(part for part in (worst.phase, step, rank) if part)
+
+
+def _buffer(spec: Spec) -> tuple[str, str, str]:
+    shape = " × ".join(f"{n:,}" for n in spec.shape)
+    return shape or "scalar", clean(spec.dtype, 40), human(spec.bytes)
+
+
+def _leaf(leaf: Leaf) -> tuple[str, str, str]:
+    value = "?" if leaf.value is None else f"{leaf.value:,}"
+    from_where = leaf.role or leaf.source or leaf.why or leaf.where
+    return (
+        clean(leaf.name),
+        value,
+        clean(f"{leaf.kind}: {from_where}" if from_where else leaf.kind),
+    )

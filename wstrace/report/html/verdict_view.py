@@ -1,0 +1,104 @@
+"""The top of the page: the verdict in one sentence, and the numbers behind it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from wstrace.analysis.finding import Finding
+from wstrace.analysis.session import Session, Verdict
+from wstrace.report.html.names import clean
+from wstrace.report.verdict import sentence
+from wstrace.units import human
+
+_LABELS: Final[dict[Verdict, str]] = {
+    "clean": "Clean",
+    "findings": "Escaped",
+    "inconclusive": "Inconclusive",
+}
+
+
+@dataclass(frozen=True)
+class VerdictView:
+    """`caller` is vLLM's own caller string (people search for it), '' where none is named."""
+
+    verdict: Verdict
+    label: str
+    caller: str
+    sentence: str
+    error_text: str
+    numbers: tuple[tuple[str, str, str], ...]
+    reasons: tuple[str, ...]
+
+
+def verdict_view(session: Session) -> VerdictView:
+    """What a triager reads first."""
+    worst = next((f for f in session.findings if f.severity == "error"), None)
+    caller, rest = _split(sentence(session), worst)
+    return VerdictView(
+        verdict=session.verdict(),
+        label=_label(session),
+        caller=clean(caller),
+        sentence=_unbroken(clean(rest, 500)),
+        error_text=clean(_error_text(session, worst), 500),
+        numbers=_of_finding(worst) if worst else _of_run(session),
+        reasons=tuple(clean(reason, 400) for reason in session.inconclusive),
+    )
+
+
+def _label(session: Session) -> str:
+    verdict = session.verdict()
+    return _LABELS[verdict] if session.escapes or verdict != "findings" else "Findings"
+
+
+def _split(text: str, worst: Finding | None) -> tuple[str, str]:
+    """vLLM's caller string and the rest of the sentence."""
+    caller = worst.caller or worst.site if worst else ""
+    if caller and text.startswith(f"'{caller}' "):
+        return caller, text[len(caller) + 3 :]
+    return "", text
+
+
+def _unbroken(text: str) -> str:
+    """A size and its unit stay on one line."""
+    return re.sub(r"(\d) (?=[KMG]?i?B\b)", "\\1\u00a0", text)
+
+
+def _error_text(session: Session, worst: Finding | None) -> str:
+    """vLLM's own message for the worst finding's site, where the run died of it."""
+    if worst is None:
+        return ""
+    texts = [
+        failure.text
+        for view in session.ranks
+        for failure in view.failures
+        if failure.text and view.where(failure.site)["function"] == worst.function
+    ]
+    return texts[0] if texts else ""
+
+
+def _of_finding(worst: Finding) -> tuple[tuple[str, str, str], ...]:
+    bound = worst.bound
+    asked = human(worst.warmup_bytes) if worst.warmup_bytes else "nothing"
+    numbers = [
+        ("asked in warm-up", asked, ""),
+        ("arena when warm-up ended", human(worst.arena_bytes), ""),
+        ("asked in serving", human(worst.serving_bytes), "bad"),
+    ]
+    if bound is not None and bound.bytes is not None:
+        numbers.append(("can need", human(bound.bytes), bound.grade))
+    return tuple(n for n in numbers if n[1] != "-")
+
+
+def _of_run(session: Session) -> tuple[tuple[str, str, str], ...]:
+    counts = [view.counts for view in session.ranks if view.counts]
+    sizes = [size for view in session.ranks for size in view.locked_sizes.values()]
+    largest = max((s.serving_bytes for s in session.sites), default=0)
+    return (
+        ("sites", f"{len(session.sites):,}", ""),
+        ("ranks", f"{len(session.ranks):,}", ""),
+        ("arena when locked", human(max(sizes)) if sizes else "no lock", ""),
+        ("largest in serving", human(largest) if largest else "none", ""),
+        ("real steps", f"{max((c.steps_real for c in counts), default=0):,}", ""),
+    )
