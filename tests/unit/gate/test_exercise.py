@@ -19,9 +19,13 @@ from wstrace.gate.corners import plan
 
 
 class Fake(ThreadingHTTPServer):
-    """Counts completions; from prompt length `breaks_at` on it fails, and is dead if `dies`."""
+    """Counts completions; from prompt length `breaks_at` on it fails, and is dead if `dies`.
+
+    The batch's prompts (32 tokens) are held until `wait_for` requests run at once.
+    """
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -34,7 +38,8 @@ class Fake(ThreadingHTTPServer):
         self.key = ""
         self.prompts: list[list[int]] = []
         self.running = self.most_running = 0
-        self.gate = threading.Lock()
+        self.wait_for = 0
+        self.gate = threading.Condition()
 
     def handle_error(self, *args: Any) -> None:
         """A client that gave up; any other error shows as an answer that does not come."""
@@ -68,6 +73,9 @@ class Handler(BaseHTTPRequestHandler):
             fake.prompts.append(body["prompt"])
             fake.running += 1
             fake.most_running = max(fake.most_running, fake.running)
+            fake.gate.notify_all()
+            if len(body["prompt"]) == 32:
+                fake.gate.wait_for(lambda: fake.most_running >= fake.wait_for, timeout=20)
         time.sleep(fake.delay)
         with fake.gate:
             fake.running -= 1
@@ -120,12 +128,12 @@ def exercise(monkeypatch: pytest.MonkeyPatch) -> Exercise:
 
 
 def test_all_answered(fake: Fake, exercise: Exercise) -> None:
-    fake.delay = 0.05
+    fake.wait_for = 24
     code, text = exercise("--url", fake.url)
     assert code == 0, text
     assert "all 32 requests were answered" in text
     assert len(fake.prompts) == 32
-    assert fake.most_running > 8
+    assert fake.most_running == 24
     for corner in ("decode", "batch", "long prompt", "warm prefix", "resumed chunks"):
         assert corner in text
 
