@@ -63,6 +63,15 @@ IMPLS: Final = {"AttentionImpl", "AttentionImplBase"}
 CONFIG_SUFFIX: Final = "Config"
 
 
+GROUPS: Final = {
+    "get_tp_group": ("tensor_parallel_size", "_TP"),
+    "get_dcp_group": ("decode_context_parallel_size", "_DCP"),
+    "get_pcp_group": ("prefill_context_parallel_size", "_PCP"),
+    "get_pp_group": ("pipeline_parallel_size", "_PP"),
+}
+"""vLLM's process groups: the function, the config's name of the size, the global it returns."""
+
+
 def is_vllm(module: str) -> bool:
     """Whether a module name is vLLM's."""
     return module == "vllm" or module.startswith("vllm.")

@@ -16,10 +16,12 @@ from wstrace.formula.values import (
     Bound,
     Choice,
     Dtype,
+    Group,
     Index,
     Literal,
     Num,
     Obj,
+    Opaque,
     Range,
     Seq,
     Series,
@@ -65,7 +67,7 @@ class Calls(Names):
             return spread(
                 lambda owner, given: self.method(owner, name, _items(given), where),
                 function.owner,
-                self.packed(node.args, scope),
+                self.packed([*node.args, *_axes(node)], scope),
             )
         target = function.function if isinstance(function, Bound) else function
         if not isinstance(target, Obj):
@@ -73,11 +75,19 @@ class Calls(Names):
         title = self.world.title(target)
         if title:
             return self.known(title, node, scope)
+        if self.world.is_group(target):
+            return Group(self.world.group_size(target, where))
         owner = function.owner if isinstance(function, Bound) else None
-        return self.inlined(target, owner, node, scope)
+        try:
+            return self.inlined(target, owner, node, scope)
+        except Stop as stop:
+            return self.world.result(target, owner, stop)
 
-    def packed(self, nodes: Sequence[ast.expr], scope: Scope) -> Value:
-        """Positional arguments or elements, stars unpacked: a Seq, or one for each arm."""
+    def packed(self, nodes: Sequence[ast.expr], scope: Scope, whole: bool = False) -> Value:
+        """Positional arguments or elements, stars unpacked: a Seq, or one for each arm.
+
+        `whole`: constants whose parts only a worker can read stand for all of them.
+        """
         stars = [isinstance(part, ast.Starred) for part in nodes]
         plain = [p.value if isinstance(p, ast.Starred) else p for p in nodes]
         values = [self.value(part, scope) for part in plain]
@@ -85,6 +95,14 @@ class Calls(Names):
         def joined(*given: Value) -> Value:
             items: list[Value] = []
             for star, value, part in zip(stars, given, nodes, strict=True):
+                if (
+                    star
+                    and whole
+                    and isinstance(value, Obj)
+                    and isinstance(value.handle, Opaque)
+                ):
+                    items.append(value)
+                    continue
                 if star and not isinstance(value, Seq):
                     raise Stop(scope.where(part), "a starred value of unknown length")
                 items += value.items if star and isinstance(value, Seq) else [value]
@@ -101,16 +119,33 @@ class Calls(Names):
             return self.series_method(owner, name, where)
         if isinstance(owner, Tensor):
             return tensors.method(self, owner, name, args, where)  # type: ignore[arg-type]
+        if isinstance(owner, Group):
+            return self.gathered(owner, name, args, where)
         if isinstance(owner, Num | Index) and name in ("item", "int", "tolist", "cpu"):
             return owner
         if isinstance(owner, Num) and name == "bit_length":
             return self.bit_length(owner, where)
         if isinstance(owner, Seq) and name == "numel":
             return Num(self.multiplied(owner, where))
+        if isinstance(owner, Obj) and isinstance(owner.handle, Opaque):
+            return self.world.constant_call(owner, name, where)
         raise Stop(where, f"the method {name}() is not followed")
+
+    def literal_index(self, key: Value) -> int | None:
+        """A position that cannot change, else None."""
+        return self.session.fixed_value(key) if isinstance(key, Num) else None
 
     def bit_length(self, owner: Value, where: str) -> Value:
         raise NotImplementedError
+
+    def gathered(self, group: Group, name: str, args: list[Value], where: str) -> Value:
+        """all_gather multiplies its dimension by the size of the group."""
+        tensor, axis = (
+            (args[0], self.literal_index(args[1])) if len(args) == 2 else (None, None)
+        )
+        if name != "all_gather" or axis is None or not isinstance(tensor, Tensor):
+            raise Stop(where, f"{name}() of a process group")
+        return tensors.scaled(self, tensor, axis, group.size, where)  # type: ignore[arg-type]
 
     def series_method(self, series: Series, name: str, where: str) -> Value:
         if name in ("tolist", "cpu", "to", "numpy", "int", "long", "item", "clone"):
@@ -128,6 +163,8 @@ class Calls(Names):
     def known(self, title: str, node: ast.Call, scope: Scope) -> Value:
         """A function understood by its name: builtins, math, torch, vLLM's own rounding."""
         where = scope.where(node)
+        if title == "torch.cat":
+            return self.concatenated(node, scope)
         if title in _SPECIAL:
             return _SPECIAL[title](self, node, scope)
         packed = self.packed(node.args, scope)
@@ -137,6 +174,24 @@ class Calls(Names):
 
     def spread_applied(self, title: str, given: Value, where: str) -> Value:
         return spread(lambda *a: self.applied(title, list(a), where), *_items(given))
+
+    def concatenated(self, node: ast.Call, scope: Scope) -> Value:
+        where = scope.where(node)
+        axis = next((k.value for k in node.keywords if k.arg == "dim"), None)
+        axis = axis or (node.args[1] if len(node.args) > 1 else ast.Constant(0))
+        place = (
+            0 if isinstance(axis, ast.Constant) else self.literal_index(self.value(axis, scope))
+        )
+        if isinstance(axis, ast.Constant) and isinstance(axis.value, int):
+            place = axis.value
+        parts = self.value(node.args[0], scope)
+
+        def joined(given: Value) -> Value:
+            if not isinstance(given, Seq) or not isinstance(place, int):
+                raise Stop(where, "torch.cat of something of unknown length")
+            return tensors.joined(self, given.items, place, where)  # type: ignore[arg-type]
+
+        return spread(joined, parts)
 
     def made_tensor(self, name: str, packed: Value, node: ast.Call, scope: Scope) -> Value:
         keywords = {k.arg: k.value for k in node.keywords}
@@ -306,11 +361,35 @@ class Calls(Names):
                 return self.forked(scope, block, number, statement, where)
             if isinstance(statement, ast.With) and _returns(statement):
                 return self.returned(scope, statement.body, where)
+            if isinstance(statement, ast.Try) and _returns(statement):
+                return self.tried(scope, statement, block, number, where)
             if _returns(statement):
                 raise Stop(scope.where(statement), "returns from inside a loop or try")
             if isinstance(statement, ast.Raise):
                 break
         raise Stop(where, f"{scope.source.qualname} returns nothing that is followed")
+
+    def tried(
+        self, scope: Scope, statement: ast.Try, block: Block, number: int, where: str
+    ) -> Value:
+        """A try: what its body returns, or any of its handlers, or what follows."""
+        if statement.finalbody or any(binds_any(h.body) for h in statement.handlers):
+            raise Stop(scope.where(statement), "returns from a try that is not followed")
+        result = self.after_try(
+            scope, [*statement.body, *statement.orelse], block, number, where
+        )
+        for handler in statement.handlers:
+            if not _raises(handler.body):
+                other = self.after_try(scope, handler.body, block, number, where)
+                result = choose((scope.serial, id(handler)), result, other)
+        return result
+
+    def after_try(
+        self, scope: Scope, inner: Block, block: Block, number: int, where: str
+    ) -> Value:
+        if any(_returns(s) for s in inner):
+            return self.returned(scope, inner, where)
+        return self.returned(scope, block, where, number + 1)
 
     def forked(
         self, scope: Scope, block: Block, number: int, statement: ast.If, where: str
@@ -331,6 +410,15 @@ class Calls(Names):
         return choose((scope.serial, id(statement)), yes, no)
 
 
+def _axes(node: ast.Call) -> list[ast.expr]:
+    """`dim=` after the positional arguments of a method."""
+    return [k.value for k in node.keywords if k.arg == "dim"]
+
+
+def _is_opaque(value: Value) -> bool:
+    return isinstance(value, Obj) and isinstance(value.handle, Opaque)
+
+
 def _items(packed: Value) -> list[Value]:
     if not isinstance(packed, Seq):
         raise Stop("", "arguments whose number a condition decides")
@@ -341,6 +429,12 @@ def _returns(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return False
     return any(isinstance(n, ast.Return) for n in ast.walk(statement))
+
+
+def binds_any(block: Block) -> bool:
+    """Whether any name is assigned in `block`."""
+    stores = (n for s in block for n in ast.walk(s) if isinstance(n, ast.Name))
+    return any(not isinstance(n.ctx, ast.Load) for n in stores)
 
 
 def _raises(block: Block) -> bool:

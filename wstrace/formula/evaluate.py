@@ -14,6 +14,7 @@ from wstrace.formula.values import (
     BitLength,
     Bound,
     Dtype,
+    Group,
     Index,
     Literal,
     Num,
@@ -77,6 +78,8 @@ class Evaluator(Calls):
             return found if found is not None else Bound(owner, name)
         if isinstance(owner, Series) and name == "shape":
             return Seq((self.length(owner, where),))
+        if isinstance(owner, Group) and name == "world_size":
+            return owner.size
         if isinstance(owner, Dtype) and name == "itemsize":
             if owner.itemsize is None:
                 raise Stop(where, "the size of a dtype that is not known")
@@ -112,10 +115,6 @@ class Evaluator(Calls):
         if found is None:
             raise Stop(where, "a dimension chosen at run time")
         return found
-
-    def literal_index(self, key: Value) -> int | None:
-        """A position that cannot change, else None."""
-        return self.session.fixed_value(key) if isinstance(key, Num) else None
 
     def sliced(self, owner: Value, cut: ast.expr, scope: Scope) -> Value:
         assert isinstance(cut, ast.Slice)

@@ -189,6 +189,28 @@ class LiveWorld(Lifting):
         state = LiveState(handle.__globals__, None, closure)
         return Scope(source, state, arguments={})
 
+    def is_group(self, function: Obj) -> bool:
+        handle = function.handle
+        if not isinstance(handle, types.FunctionType):
+            return False
+        return binding.is_vllm(handle.__module__) and handle.__name__ in binding.GROUPS
+
+    def group_size(self, function: Obj, where: str) -> Value:
+        handle = function.handle
+        assert isinstance(handle, types.FunctionType)
+        name, slot = binding.GROUPS[handle.__name__]
+        size = stored(handle.__globals__.get(slot), "world_size")
+        if not objects.is_integer(size):
+            raise Stop(where, f"the group of {handle.__name__}() is not set up")
+        assert isinstance(size, int)
+        return self.session.leaf(("group", name), name, "constant", size, None, name, where)
+
+    def constant_call(self, owner: Obj, name: str, where: str) -> Value:
+        raise Stop(where, f"the method {name}() is not followed")
+
+    def result(self, function: Obj, owner: Value | None, stop: Stop) -> Value:
+        raise stop
+
     def imported(self, scope: Scope, statement: ast.stmt, name: str) -> Value:
         """A function-level import is read from the frame or from sys.modules, never made."""
         where = scope.where(statement)

@@ -13,6 +13,8 @@ from wstrace.formula.values import (
     Index,
     Literal,
     Num,
+    Obj,
+    Opaque,
     Ratio,
     Seq,
     Series,
@@ -122,7 +124,7 @@ def _special(session: Session, op: str, a: Value, b: Value, where: str) -> Value
         if step is not None:
             return Index(a.base, a.offset + step, None if a.value is None else a.value + step)
     if op == "Sub":
-        return _difference(session, a, b, where)
+        return a if b == Num(Const(0)) else _difference(session, a, b, where)
     if isinstance(a, Tensor) and isinstance(b, Num | Literal):
         return a
     return None
@@ -181,6 +183,8 @@ def number(session: Session, value: Value, where: str) -> Node:
             ("index", value.base), "position", "unbound", held, None, "", where, why
         )
         return simplified("+", base.node, Const(value.offset))
+    if isinstance(value, Obj) and isinstance(value.handle, Opaque):
+        return opaque_leaf(session, value, where).node
     if isinstance(value, Element):
         raise Stop(where, "a query start on its own has no limit")
     if isinstance(value, Ratio):
@@ -188,12 +192,23 @@ def number(session: Session, value: Value, where: str) -> Node:
     raise Stop(where, f"{type(value).__name__} where an integer is needed")
 
 
+def opaque_leaf(session: Session, value: Obj, where: str, suffix: str = "") -> Num:
+    """A constant that is not known offline, named after the attribute that holds it."""
+    *before, name = value.path.split(".")
+    if before and name.startswith("shape"):
+        name = before[-1] + name.removeprefix("shape")
+    key = ("opaque", value.key, suffix)
+    why = value.handle.why if isinstance(value.handle, Opaque) else ""
+    source = value.path + suffix.replace("_", " ", 1)
+    return session.leaf(key, name + suffix, "constant", None, None, source, where, why)
+
+
 def rounded(value: Value, up: bool, where: str) -> Value:
     """ceil or floor of a true division. Exact while both sides stay below 2^53."""
     if isinstance(value, Ratio):
         way = ceiling if up else _floored
         return Num(way(value.top, value.bottom))
-    if isinstance(value, Num | Index | Element):
+    if isinstance(value, Num | Index | Element | Obj):
         return value
     raise Stop(where, f"a {type(value).__name__} is made an integer")
 

@@ -32,6 +32,7 @@ from wstrace.formula.values import (
     Value,
     Zipped,
     choose,
+    constant,
     spread,
 )
 
@@ -202,6 +203,8 @@ class Names(Conditions):
             return value.items[index]
         if isinstance(value, Obj) and isinstance(value.handle, Tensor) and index >= 0:
             return value.handle.dim(index, where)
+        if isinstance(value, Obj) and not isinstance(value.handle, Tensor):
+            return self.world.item(value, constant(index), where)
         raise Stop(where, "unpacks something whose parts are not known")
 
     def loop_target(self, scope: Scope, loop: ast.For | ast.AsyncFor, name: str) -> Value:

@@ -64,5 +64,17 @@ class World(Protocol):
     def imported(self, scope: Scope, statement: ast.stmt, name: str) -> Value:
         """A name bound by an import, function or class statement inside a function."""
 
+    def result(self, function: Obj, owner: Value | None, stop: Stop) -> Value:
+        """What is known of a call's result when its body cannot be followed."""
+
+    def constant_call(self, owner: Obj, name: str, where: str) -> Value:
+        """A method of a constant that only a worker can read."""
+
+    def is_group(self, function: Obj) -> bool:
+        """Whether this is one of vLLM's `get_*_group`."""
+
+    def group_size(self, function: Obj, where: str) -> Value:
+        """The world size of the process group that vLLM's `get_*_group` returns."""
+
     def item(self, owner: Obj, key: Value, where: str) -> Value:
         """`owner[key]` of a constant container."""

@@ -17,7 +17,7 @@ from wstrace.formula.live import LiveWorld
 from wstrace.formula.provenance import Leaf, Sliced
 from wstrace.formula.session import Session
 from wstrace.formula.tree import Const, Node, simplified
-from wstrace.formula.values import Dtype, Seq, Stop, Value, arms
+from wstrace.formula.values import Dtype, Obj, Opaque, Seq, Stop, Value, arms
 
 MAX_STATEMENTS = 24
 Spec = tuple[Sequence[int], object]
@@ -55,7 +55,7 @@ def _sliced(
     session.statements[scope.source.line(call)] = None
     if call.keywords:
         raise Stop(scope.where(call), "specs given as keywords")
-    asked = evaluator.packed(call.args, scope)
+    asked = evaluator.packed(call.args, scope, whole=True)
     where = scope.where(call)
     nodes = [request_bytes(session, arm, where) for arm in arms(asked)]
     return checked(session, list(dict.fromkeys(nodes)), _bytes(specs))
@@ -73,15 +73,28 @@ def request_bytes(session: Session, asked: Value, where: str) -> Node:
 
 def spec_bytes(session: Session, spec: Value, where: str) -> Node:
     """Bytes of one (shape, dtype)."""
+    if isinstance(spec, Obj) and isinstance(spec.handle, Opaque):
+        return numbers.opaque_leaf(session, spec, where, "_bytes").node
     if not isinstance(spec, Seq) or len(spec.items) != 2:
         raise Stop(where, "a spec is not a (shape, dtype) that is understood")
     shape, dtype = spec.items
+    size = itemsize(session, dtype, where)
+    if isinstance(shape, Obj) and isinstance(shape.handle, Opaque):
+        elements = numbers.opaque_leaf(session, shape, where, "_elements").node
+        return simplified("round256", tree.product([elements, size]))
     if not isinstance(shape, Seq):
         raise Stop(where, "a shape is not a tuple that is understood")
+    sizes = [numbers.number(session, size, where) for size in shape.items]
+    return simplified("round256", tree.product([*sizes, size]))
+
+
+def itemsize(session: Session, dtype: Value, where: str) -> Node:
+    """Bytes of one element."""
+    if isinstance(dtype, Obj) and isinstance(dtype.handle, Opaque):
+        return numbers.opaque_leaf(session, dtype, where, "_itemsize").node
     if not isinstance(dtype, Dtype) or dtype.itemsize is None:
         raise Stop(where, "a dtype is not understood")
-    sizes = [numbers.number(session, size, where) for size in shape.items]
-    return simplified("round256", tree.product([*sizes, dtype.itemsize]))
+    return dtype.itemsize
 
 
 def _bytes(specs: Sequence[Spec]) -> int:

@@ -142,8 +142,19 @@ def method(ev: Evaluator, tensor: Tensor, name: str, args: list[Value], where: s
         if name.startswith("new_"):
             return Tensor(sizes, None, tensor.dtype)
         return Tensor(_viewed(ev, tensor, sizes, where), None, tensor.dtype)
+    if name == "split" and len(args) == 2:
+        axis = ev.literal_index(args[1])
+        if axis is not None:
+            return split(ev, tensor, args[0], axis, where)
     if tensor.dims is None:
         raise Stop(where, f"{name}() of a tensor whose rank is not known")
+    return Tensor(tuple(_rearranged(ev, tensor, name, args, where)), None, tensor.dtype)
+
+
+def _rearranged(
+    ev: Evaluator, tensor: Tensor, name: str, args: list[Value], where: str
+) -> list[Value]:
+    assert tensor.dims is not None
     dims = list(tensor.dims)
     if name == "unsqueeze":
         dims.insert(_axis(ev, args[0], len(dims) + 1, where), constant(1))
@@ -156,7 +167,7 @@ def method(ev: Evaluator, tensor: Tensor, name: str, args: list[Value], where: s
         dims = [Num(_elements(ev, tensor, where))]
     else:
         raise Stop(where, f"the tensor method {name}()")
-    return Tensor(tuple(dims), None, tensor.dtype)
+    return dims
 
 
 def _measured(ev: Evaluator, tensor: Tensor, name: str, args: list[Value], where: str) -> Value:
@@ -198,6 +209,59 @@ def _viewed(
         if tree.product(tail) == others:
             rest = first
     return (*sizes[:hole], Num(rest), *sizes[hole + 1 :])
+
+
+def joined(ev: Evaluator, parts: tuple[Value, ...], axis: int, where: str) -> Tensor:
+    """torch.cat: one dimension is the sum, the others are the first tensor's."""
+    tensors = [p for p in parts if isinstance(p, Tensor)]
+    if not tensors or len(tensors) != len(parts):
+        raise Stop(where, "torch.cat of something that is not a tensor")
+    first = tensors[0]
+
+    def dim(index: int) -> Value:
+        own = first.dim(index, where)
+        if index != axis:
+            return own
+        for other in tensors[1:]:
+            own = ev.binary("Add", own, other.dim(index, where), where)
+        return own
+
+    if first.dims is None:
+        return Tensor(None, dim, first.dtype, ("joined", first.key, axis))
+    axis %= len(first.dims)
+    return Tensor(tuple(dim(i) for i in range(len(first.dims))), None, first.dtype)
+
+
+def split(ev: Evaluator, tensor: Tensor, sizes: Value, axis: int, where: str) -> Seq:
+    """tensor.split([a, b], dim=axis)."""
+    if not isinstance(sizes, Seq):
+        raise Stop(where, "a split into parts of one size")
+
+    def part(size: Value) -> Tensor:
+        def dim(index: int) -> Value:
+            return size if index == axis else tensor.dim(index, where)
+
+        if tensor.dims is None:
+            return Tensor(None, dim, tensor.dtype, ("split", tensor.key, axis, size))
+        place = axis % len(tensor.dims)
+        dims = [size if i == place else d for i, d in enumerate(tensor.dims)]
+        return Tensor(tuple(dims), None, tensor.dtype)
+
+    return Seq(tuple(part(size) for size in sizes.items))
+
+
+def scaled(ev: Evaluator, tensor: Tensor, axis: int, by: Value, where: str) -> Tensor:
+    """One dimension multiplied."""
+    if tensor.dims is None:
+
+        def dim(index: int) -> Value:
+            own = tensor.dim(index, where)
+            return ev.binary("Mult", own, by, where) if index == axis else own
+
+        return Tensor(None, dim, tensor.dtype, ("scaled", tensor.key, axis))
+    dims = list(tensor.dims)
+    dims[axis] = ev.binary("Mult", dims[axis], by, where)
+    return Tensor(tuple(dims), None, tensor.dtype)
 
 
 def _axis(ev: Evaluator, value: Value, rank: int, where: str) -> int:

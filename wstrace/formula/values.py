@@ -153,6 +153,20 @@ class Obj:
 
 
 @dataclass(frozen=True)
+class Group:
+    """A process group, by its world size."""
+
+    size: Value
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """Handle of something offline that only a running worker can read: a constant."""
+
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Bound:
     """A method together with the object it is called on."""
 
@@ -185,6 +199,7 @@ Value = (
     | Tensor
     | Obj
     | Bound
+    | Group
     | Choice
 )
 

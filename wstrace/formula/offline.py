@@ -1,0 +1,356 @@
+"""The world of source alone: what a worker would hold, as far as its files tell."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from wstrace.formula import binding, numbers
+from wstrace.formula.classes import changes_in
+from wstrace.formula.hints import asserted_class
+from wstrace.formula.passed import Passing
+from wstrace.formula.project import (
+    AssignedRef,
+    ClassRef,
+    ExternalRef,
+    FunctionRef,
+    ModuleRef,
+    Project,
+    Ref,
+)
+from wstrace.formula.scope import Scope
+from wstrace.formula.source import Point
+from wstrace.formula.tree import Const, simplified
+from wstrace.formula.values import (
+    Bound,
+    Dtype,
+    Literal,
+    Num,
+    Obj,
+    Opaque,
+    Series,
+    Stop,
+    Tensor,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from wstrace.formula.evaluate import Evaluator
+    from wstrace.formula.session import Session
+
+_ITEMSIZES: Final = {
+    **dict.fromkeys(("uint8", "int8", "bool", "float8_e4m3fn", "float8_e4m3fnuz"), 1),
+    **dict.fromkeys(("float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2"), 1),
+    **dict.fromkeys(("float16", "half", "bfloat16", "int16"), 2),
+    **dict.fromkeys(("float32", "float", "int32", "int"), 4),
+    **dict.fromkeys(("float64", "double", "int64", "long"), 8),
+}
+_METHODS: Final = ("get_", "is_", "has_", "fp8_")
+_PLATFORM: Final = "current_platform"
+_LIBRARY: Final = {"cdiv", "round_up", "round_down", "next_power_of_2"}
+_TENSOR: Final = ("torch.Tensor", "torch.nn.Parameter")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An object of a class of the project; `fixed` when it cannot be replaced."""
+
+    cls: ClassRef
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """What an offline scope knows: its module, and how many callers it was lifted."""
+
+    module: str
+    up: int = 0
+
+
+class SourceWorld(Passing):
+    """Answers the evaluator from a project's files."""
+
+    def __init__(self, session: Session, project: Project, max_callers: int = 4) -> None:
+        self.session = session
+        self.project = project
+        self.max_callers = max_callers
+        self.evaluator: Evaluator
+
+    def scope(self, module: str, source: object, up: int = 0) -> Scope:
+        """A scope with nothing bound."""
+        return Scope(source, SourceState(module, up))  # type: ignore[arg-type]
+
+    def free(self, scope: Scope, name: str, where: str) -> Value:
+        state = scope.state
+        assert isinstance(state, SourceState)
+        if name == _PLATFORM:
+            return Obj(Opaque(), name, name)
+        ref = self.project.lookup(state.module, name)
+        if ref is not None:
+            return self.referred(ref, where)
+        if hasattr(builtins, name):
+            return Obj(None, name, f"builtins.{name}")
+        raise Stop(where, f"{name} is not found")
+
+    def referred(self, ref: Ref, where: str) -> Value:
+        """The value of a global."""
+        if isinstance(ref, ExternalRef):
+            return self.external(ref.name)
+        if isinstance(ref, AssignedRef):
+            return self.assigned(ref, where)
+        return Obj(ref, ref, ref.name, "fixed")
+
+    def external(self, name: str) -> Value:
+        kind = name.removeprefix("torch.")
+        if name.startswith("torch.") and kind in _ITEMSIZES:
+            return Dtype(Const(_ITEMSIZES[kind]))
+        return Obj(ExternalRef(name), name, name, "fixed")
+
+    def assigned(self, ref: AssignedRef, where: str) -> Value:
+        """A module constant: its value, or a name for what a worker would read."""
+        function = ast.Lambda(_NO_ARGUMENTS, ref.node)
+        scope = self.scope(ref.module, self.project.source(ref.module, function))
+        try:
+            return self.evaluator.value(ref.node, replace(scope, arguments={}))
+        except Stop:
+            return Obj(Opaque(), (ref.module, ref.name), ref.name)
+
+    def attribute(self, owner: Obj, name: str, where: str) -> Value:
+        handle = owner.handle
+        if isinstance(handle, ModuleRef):
+            return self.module_attribute(handle, name, where)
+        if isinstance(handle, ExternalRef):
+            return self.external(f"{handle.name}.{name}")
+        if isinstance(handle, ClassRef):
+            return self.class_attribute(owner, handle, name, where)
+        if isinstance(handle, Instance):
+            return self.field(owner, handle.cls, name, where)
+        if isinstance(handle, Opaque):
+            return self.of_opaque(owner, name, where)
+        raise Stop(where, f"{name} of {owner.path or 'something'}")
+
+    def of_opaque(self, owner: Obj, name: str, where: str) -> Value:
+        if _settled(owner) and name.startswith(_METHODS):
+            return Bound(owner, name)
+        if name in ("shape", "dtype", "itemsize", "world_size") or _settled(owner):
+            return Obj(owner.handle, (owner.key, name), f"{owner.path}.{name}")
+        if name in ("size", "view", "numel", "element_size"):
+            return Bound(_open_tensor(self, owner, where), name)
+        raise Stop(where, f"{name} of {owner.path}, whose class is not known")
+
+    def module_attribute(self, handle: ModuleRef, name: str, where: str) -> Value:
+        if handle.name == "vllm.envs":
+            return Obj(Opaque(), ("envs", name), f"envs.{name}")
+        ref = self.project.lookup(handle.name, name)
+        if ref is None:
+            raise Stop(where, f"module {handle.name} has no {name}")
+        return self.referred(ref, where)
+
+    def class_attribute(self, owner: Obj, cls: ClassRef, name: str, where: str) -> Value:
+        method = self.project.member(cls, name)
+        if method is None:
+            return Obj(Opaque(), (cls, name), f"{cls.name}.{name}")
+        function = Obj(method, method, name)
+        bound = _decorated(method, "classmethod")
+        return Bound(owner, name, function) if bound else function
+
+    def field(self, owner: Obj, cls: ClassRef, name: str, where: str) -> Value:
+        """An attribute of an instance: a role, a method, a property, or a constant."""
+        bound = self.metadata(owner, cls, name, where)
+        if bound is not None:
+            return bound
+        method = self.project.member(cls, name)
+        if method is not None and _decorated(method, "property", "cached_property"):
+            return self.followed(owner, method, where)
+        if method is not None:
+            if _decorated(method, "staticmethod"):
+                return Obj(method, method, name)
+            return Bound(owner, name, Obj(method, method, name))
+        return self.constant_field(owner, cls, name, where)
+
+    def metadata(self, owner: Obj, cls: ClassRef, name: str, where: str) -> Value | None:
+        bases = self.project.bases(cls)
+        if not any(binding.is_holder(b.module, b.name) for b in bases):
+            return None
+        origin, key = f"{cls.name}.{name}", (owner.key, name)
+        if name in binding.SCALARS:
+            return self.driver(key, binding.SCALARS[name], origin, where, cls)
+        if name in binding.SERIES:
+            kind = binding.SERIES[name]
+            count = self.driver(("reqs", owner.key), "num_reqs", origin, where, cls)
+            if kind == numbers.STARTS:
+                count = Num(simplified("+", count.node, Const(1)))
+            return Series(kind, owner.key, 0, origin, count)
+        if name in binding.TENSORS:
+            dims = [
+                self.driver((key, i), role, f"{origin}.shape[{i}]", where, cls)
+                for i, role in enumerate(binding.TENSORS[name])
+            ]
+            return Tensor(tuple(dims), None, Dtype(Const(4)), key)
+        typed = self.typed_field(owner, cls, name)
+        if typed is not None:
+            return typed
+        if self.project.member(cls, name) is None:
+            raise Stop(where, f"{cls.name}.{name} has no role")
+        return None
+
+    def driver(self, key: Hashable, role: str, origin: str, where: str, cls: ClassRef) -> Num:
+        role = binding.scope_role(role, cls.name)
+        return self.session.leaf(key, role, "driver", None, role, origin, where)
+
+    def typed_field(self, owner: Obj, cls: ClassRef, name: str) -> Value | None:
+        """A field whose annotation is a class of the project."""
+        found = self.project.annotation(cls, name)
+        ref = self.project.named(*found) if found else None
+        if not isinstance(ref, ClassRef):
+            return None
+        return Obj(Instance(ref), (owner.key, name), f"{owner.path}.{name}")
+
+    def followed(self, owner: Obj, method: FunctionRef, where: str) -> Value:
+        inner = self.enter(Obj(method, method), where)
+        first = inner.source.node.args.args[0].arg
+        inner = replace(inner, arguments={first: lambda: owner}, depth=1)
+        return self.evaluator.returned(inner, inner.source.body, where)
+
+    def constant_field(self, owner: Obj, cls: ClassRef, name: str, where: str) -> Value:
+        bases = self.project.bases(cls)
+        config = any(b.name.endswith("Config") for b in bases)
+        for base in bases if not config else ():
+            tree = self.project.tree(base.module)
+            assert tree is not None
+            why = changes_in(tree, base.node, name)
+            if why:
+                raise Stop(where, why)
+        typed = self.typed_field(owner, cls, name) or self.given(cls, name, owner)
+        if typed is not None:
+            return typed
+        return Obj(Opaque(), (owner.key, name), f"{owner.path}.{name}")
+
+    def given(self, cls: ClassRef, name: str, owner: Obj) -> Value | None:
+        """`self.name = parameter` in a constructor, whose annotation names a class."""
+        init = self.project.member(cls, "__init__")
+        if init is None or isinstance(init.node, ast.Lambda):
+            return None
+        types = {a.arg: a.annotation for a in init.node.args.args}
+        for node in ast.walk(init.node):
+            target = node.targets[0] if isinstance(node, ast.Assign) else None
+            if not (isinstance(target, ast.Attribute) and target.attr == name):
+                continue
+            assert isinstance(node, ast.Assign)
+            kind = types.get(node.value.id) if isinstance(node.value, ast.Name) else None
+            if isinstance(node.value, ast.Call):
+                kind = node.value.func
+            ref = self.project.named(init.module, kind) if kind is not None else None
+            if isinstance(ref, ClassRef):
+                path = f"{owner.path}.{name}"
+                return Obj(Instance(ref), (owner.key, name), path, "fixed")
+        return None
+
+    def item(self, owner: Obj, key: Value, where: str) -> Value:
+        if isinstance(owner.handle, Opaque):
+            place = self.evaluator.literal_index(key)
+            text = key.value if isinstance(key, Literal) else place
+            if text is not None:
+                return Obj(owner.handle, (owner.key, text), f"{owner.path}_{text}")
+        raise Stop(where, f"an element of {owner.path or 'an object'}")
+
+    def title(self, function: Obj) -> str:
+        if function.path.startswith("builtins."):
+            return function.path
+        handle = function.handle
+        if isinstance(handle, ExternalRef):
+            return handle.name
+        if isinstance(handle, FunctionRef) and binding.is_vllm(handle.module):
+            return f"vllm.{handle.name}" if handle.name in _LIBRARY else ""
+        if isinstance(handle, ModuleRef | ClassRef | AssignedRef):
+            return ""
+        return ""
+
+    def enter(self, function: Obj, where: str) -> Scope:
+        handle = function.handle
+        if not isinstance(handle, FunctionRef):
+            raise Stop(where, f"calls {function.path or 'something'}, which has no body")
+        source = self.project.source(handle.module, handle.node, handle.owner)
+        return Scope(source, SourceState(handle.module), arguments={})
+
+    def is_group(self, function: Obj) -> bool:
+        handle = function.handle
+        return isinstance(handle, FunctionRef) and handle.name in binding.GROUPS
+
+    def group_size(self, function: Obj, where: str) -> Value:
+        assert isinstance(function.handle, FunctionRef)
+        name, _ = binding.GROUPS[function.handle.name]
+        return self.session.leaf(("group", name), name, "constant", None, None, name, where)
+
+    def result(self, function: Obj, owner: Value | None, stop: Stop) -> Value:
+        """By its annotation, a result of a class; from a config, a constant."""
+        handle = function.handle
+        if not isinstance(handle, FunctionRef) or isinstance(handle.node, ast.Lambda):
+            raise stop
+        ref = (
+            self.project.named(handle.module, handle.node.returns)
+            if handle.node.returns
+            else None
+        )
+        if isinstance(ref, ClassRef):
+            return Obj(Instance(ref), ("result", handle), handle.name)
+        held = owner.handle if isinstance(owner, Obj) else None
+        if isinstance(held, Instance) and held.cls.name.endswith("Config"):
+            assert isinstance(owner, Obj)
+            name = handle.name.removeprefix("get_")
+            return Obj(Opaque(), (owner.key, name), f"{owner.path}.{name}")
+        raise stop
+
+    def constant_call(self, owner: Obj, name: str, where: str) -> Value:
+        if not _settled(owner):
+            raise Stop(where, f"the method {name}() is not followed")
+        short = name.removeprefix("get_")
+        return Obj(Opaque(), (owner.key, short), f"{owner.path}.{short}")
+
+    def imported(self, scope: Scope, statement: ast.stmt, name: str) -> Value:
+        if name == _PLATFORM:
+            return Obj(Opaque(), name, name)
+        where = scope.where(statement)
+        state = scope.state
+        assert isinstance(state, SourceState)
+        if isinstance(statement, ast.ImportFrom | ast.Import):
+            ref = self.project.meaning(state.module, statement, name)
+            if ref is not None:
+                return self.referred(ref, where)
+        raise Stop(where, f"{name} is defined inside the function")
+
+    def observed(self, scope: Scope, name: str, point: Point, found: Value | Stop) -> Value:
+        if not isinstance(found, Stop):
+            return found
+        state = scope.state
+        assert isinstance(state, SourceState)
+        hint = asserted_class(scope.source, name)
+        ref = self.project.named(state.module, hint) if hint is not None else None
+        if isinstance(ref, ClassRef):
+            return Obj(Instance(ref), ("local", scope.source.qualname, name), name)
+        raise found
+
+
+def _decorated(method: FunctionRef, *names: str) -> bool:
+    nodes = getattr(method.node, "decorator_list", [])
+    found = {n.attr if isinstance(n, ast.Attribute) else getattr(n, "id", "") for n in nodes}
+    return not found.isdisjoint(names)
+
+
+def _settled(owner: Obj) -> bool:
+    """Configs and the platform: nothing of them changes while the engine serves."""
+    return "config" in owner.path.lower() or owner.path == _PLATFORM
+
+
+def _open_tensor(world: SourceWorld, owner: Obj, where: str) -> Tensor:
+    def dim(index: int) -> Value:
+        shape = Obj(owner.handle, (owner.key, "shape"), f"{owner.path}.shape")
+        return world.item(shape, Num(Const(index)), where)
+
+    dtype = Obj(owner.handle, (owner.key, "dtype"), f"{owner.path}.dtype")
+    return Tensor(None, dim, dtype, owner.key)
+
+
+_NO_ARGUMENTS: Final = ast.arguments([], [], None, [], [], None, [])
