@@ -12,7 +12,8 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any, Literal
 
-from wstrace.recorder.install import MANAGER_HOOKS, RUNNER_METHODS, WORKER_METHODS
+from wstrace.recorder import table
+from wstrace.recorder.memory import version_pair
 
 GROUP = "vllm.general_plugins"
 WORKSPACE = "vllm.v1.worker.workspace"
@@ -83,47 +84,59 @@ def _hooks() -> Iterator[Check]:
             "This vLLM has no workspace (0.13+).",
         )
         return
-    for name, parameters in MANAGER_HOOKS.items():
-        yield _method(manager, name, parameters)
+    for known in table.MANAGER:
+        yield _method(manager, known)
+    for known in table.MODULE:
+        yield _method(workspace, known)
     yield from _workers()
 
 
-def _method(owner: type, name: str, parameters: tuple[str, ...] | None) -> Check:
-    method = inspect.getattr_static(owner, name, None)
-    label = f"{owner.__name__}.{name}"
-    if method is None:
-        state: Literal["warn", "bad"] = "bad" if name in ("_ensure_workspace_size",) else "warn"
-        return Check(label, state, "no such method in this vLLM")
-    found = tuple(inspect.signature(method).parameters)
-    if parameters is not None and found != parameters:
-        return Check(
-            label,
-            "bad",
-            f"takes ({', '.join(found)}), known is ({', '.join(parameters)})",
-            "This hook stands down; look for a newer wstrace.",
-        )
-    return Check(label, "ok", "fits")
+def _method(owner: Any, known: table.Known) -> Check:
+    method = inspect.getattr_static(owner, known.name, None)
+    why = known.misfit(method)
+    if not why:
+        return Check(known.label, "ok", "fits")
+    if method is None and _too_old_for(known):
+        return Check(known.label, "ok", f"vLLM has it from {known.since}")
+    return Check(
+        known.label,
+        "bad" if known.essential else "warn",
+        why,
+        "This hook stands down; look for a newer wstrace.",
+    )
+
+
+def _too_old_for(known: table.Known) -> bool:
+    """True where this vLLM is older than the method."""
+    try:
+        here, since = version_pair(version("vllm")), version_pair(known.since)
+    except PackageNotFoundError:
+        return False
+    return here is not None and since is not None and here < since
 
 
 def _workers() -> Iterator[Check]:
     """Worker and runner methods, on the classes of this vLLM that can be imported here."""
     places = {
-        "vllm.v1.worker.gpu_worker:Worker": tuple(WORKER_METHODS),
-        "vllm.v1.worker.gpu_model_runner:GPUModelRunner": tuple(RUNNER_METHODS),
-        "vllm.v1.worker.gpu.model_runner:GPUModelRunner": tuple(RUNNER_METHODS),
+        "vllm.v1.worker.gpu_worker:Worker": table.WORKER,
+        "vllm.v1.worker.gpu_model_runner:GPUModelRunner": table.RUNNER,
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner": table.RUNNER,
     }
-    for place, names in places.items():
+    for place, hooks in places.items():
         module, _, attribute = place.partition(":")
         try:
             owner = getattr(importlib.import_module(module), attribute)
         except Exception as error:
             yield Check(place, "warn", f"cannot be imported here: {type(error).__name__}")
             continue
-        missing = [n for n in names if inspect.getattr_static(owner, n, None) is None]
-        told = (
-            f"all of {len(names)} methods" if not missing else f"without {', '.join(missing)}"
-        )
-        yield Check(place, "warn" if missing else "ok", told)
+        wrong = [
+            f"{known.name}: {why}"
+            for known in hooks
+            if (why := known.misfit(inspect.getattr_static(owner, known.name, None)))
+            and not _too_old_for(known)
+        ]
+        told = f"all {len(hooks)} methods fit" if not wrong else "; ".join(wrong)
+        yield Check(place, "warn" if wrong else "ok", told)
 
 
 def _folder(folder: Path) -> Check:

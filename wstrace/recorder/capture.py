@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from wstrace.recorder import table
+from wstrace.recorder.guard import guarded
 from wstrace.trace.records import Capture, Slot
 
 if TYPE_CHECKING:
@@ -81,12 +83,13 @@ def hook_captures(live: Live) -> None:
         live.hooks.stand_down("CUDAGraph.capture_begin", "torch.cuda.CUDAGraph is no class")
         return
     numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-    set_all = [
-        live.hooks.wrap(graph_class, "capture_begin", _begin(live, numbers)),
-        live.hooks.wrap(graph_class, "capture_end", _end(live)),
-        live.hooks.wrap(graph_class, "reset", _reset(live, numbers)),
-    ]
-    live.capture.reliable = all(set_all[:2])
+    makers = {
+        "capture_begin": _begin(live, numbers),
+        "capture_end": _end(live),
+        "reset": _reset(live, numbers),
+    }
+    is_set = {k.name: live.hooks.wrap(graph_class, k, makers[k.name]) for k in table.GRAPH}
+    live.capture.reliable = is_set["capture_begin"] and is_set["capture_end"]
 
 
 def began(live: Live) -> int:
@@ -111,14 +114,18 @@ def released(live: Live, graph: int) -> None:
 def _begin(live: Live, numbers: Any) -> Callable[..., Any]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
-            number = began(live)
-            numbers[self] = number
-            weakref.finalize(self, released, live, number).atexit = False
+            guarded(live, "capture", _number, live, numbers, self)
             return original(self, *args, **kwargs)
 
         return capture_begin
 
     return make
+
+
+def _number(live: Live, numbers: Any, graph: Any) -> None:
+    """Give the graph a number, and learn when it is collected."""
+    numbers[graph] = number = began(live)
+    weakref.finalize(graph, released, live, number).atexit = False
 
 
 def _end(live: Live) -> Callable[..., Any]:
@@ -127,7 +134,7 @@ def _end(live: Live) -> Callable[..., Any]:
             try:
                 return original(self, *args, **kwargs)
             finally:
-                ended(live)
+                guarded(live, "capture", ended, live)
 
         return capture_end
 
@@ -139,7 +146,7 @@ def _reset(live: Live, numbers: Any) -> Callable[..., Any]:
         def reset(self: Any, *args: Any, **kwargs: Any) -> Any:
             number = numbers.get(self)
             if number is not None:
-                released(live, number)
+                guarded(live, "capture", released, live, number)
             return original(self, *args, **kwargs)
 
         return reset

@@ -14,8 +14,16 @@ from typing import Any
 from wstrace.recorder.arenas import arena_of, num_slots, slot_at
 from wstrace.recorder.live import Live
 
-RESIZES_ALL_UBATCHES_UNTIL = (0, 19)
 _kept: list[Any] = []
+
+
+def resizes_all_ubatches(ensure: Any) -> bool:
+    """True where a growth resizes every ubatch (up to 0.18.1), read from vLLM's own code.
+
+    Later versions resize the slot that asked, and their growth knows of no other.
+    """
+    code = getattr(ensure, "__code__", None)
+    return code is not None and "_num_ubatches" in code.co_names
 
 
 def may_grow(live: Live, manager: Any) -> bool:

@@ -13,10 +13,11 @@ from typing import Any, Literal
 from wstrace.trace.records import Memory, Phase
 
 Window = Literal["counted", "not counted", "unknown"]
-FROM_SNAPSHOT = (0, 28)
+Version = tuple[int, int]
+FROM_SNAPSHOT: Version = (0, 28)
 
 
-def version_pair(text: str | None) -> tuple[int, int] | None:
+def version_pair(text: str | None) -> Version | None:
     """(0, 28) of "0.28.0+cu130"; None for a development build without numbers."""
     parts = (text or "").split(".")
     if len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):
@@ -28,7 +29,7 @@ def version_pair(text: str | None) -> tuple[int, int] | None:
 class MemoryState:
     """`fixed` names the flag that fixes the KV size, if one does."""
 
-    vllm: tuple[int, int] | None = None
+    vllm: Version | None = None
     fixed: str | None = None
 
     def window(self, phase: Phase) -> Window:

@@ -1,6 +1,6 @@
 """Persistent resources and layers' own scratch, which fail in their own way after the lock.
 
-`WorkspaceManager.get_persistent_resource` (0.32 and later) refuses a key that this slot has
+`WorkspaceManager.get_persistent_resource` (0.31 and later) refuses a key that this slot has
 not made in warm-up; `MoEPermuteScratch.reserve` checks the lock itself.
 """
 
@@ -40,8 +40,8 @@ def wrap_persistent(live: Live) -> Callable[..., Any]:
         def get_persistent_resource(self: Any, key: Any, factory: Any) -> Any:
             if is_compiling():
                 return original(self, key, factory)
-            index = slot_index(self)
-            if key in self._persistent_resources[index]:
+            index = _slot_without(self, key)
+            if index is None:
                 return original(self, key, factory)
             if self._locked and live.settings.on_growth == "grow":
                 _make_resource(live, self, index, key, factory)
@@ -57,6 +57,15 @@ def wrap_persistent(live: Live) -> Callable[..., Any]:
         return get_persistent_resource
 
     return make
+
+
+def _slot_without(manager: Any, key: Any) -> int | None:
+    """The calling thread's slot if it lacks this key; None: it has it, or vLLM shall say."""
+    try:
+        index = slot_index(manager)
+        return None if key in manager._persistent_resources[index] else index
+    except Exception:
+        return None
 
 
 def _make_resource(live: Live, manager: Any, index: int, key: Any, factory: Any) -> None:
@@ -115,11 +124,12 @@ def wrap_permute_scratch(live: Live) -> Callable[..., Any]:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def reserve(self: Any, expanded_rows: int) -> Any:
-            if expanded_rows <= self.max_expanded_rows:
+            rows = getattr(self, "max_expanded_rows", None)
+            if rows is None or expanded_rows <= rows:
                 return original(self, expanded_rows)
-            key = f"MoEPermuteScratch rows {self.max_expanded_rows} -> {expanded_rows}"
+            key = f"MoEPermuteScratch rows {rows} -> {expanded_rows}"
             manager = live.manager
-            if manager is not None and manager._locked and live.settings.on_growth == "grow":
+            if live.settings.on_growth == "grow" and getattr(manager, "_locked", False):
                 _refused(live, Slot(), key, None, "layer")
                 return _reserve_unlocked(self, manager, original, expanded_rows)
             try:

@@ -61,7 +61,9 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
             if entry is not None:
                 entry.calls += 1
                 return original(self, required_bytes)
-            novel = before_novel(live, self, required_bytes, index)
+            novel = _before_or_none(live, self, required_bytes, index)
+            if novel is None:
+                return original(self, required_bytes)
             try:
                 result = original(self, required_bytes)
             except BaseException as error:
@@ -78,9 +80,19 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
 
 
 def _index_or_none(manager: Any) -> int | None:
+    """The slot, None where vLLM will say what is wrong (or where its fields are unknown)."""
     try:
         return slot_index(manager)
-    except (KeyError, RuntimeError):
+    except Exception:
+        return None
+
+
+def _before_or_none(live: Live, manager: Any, required: int, index: int | None) -> Novel | None:
+    """`before_novel`, whose errors are noted and never raised into vLLM."""
+    try:
+        return before_novel(live, manager, required, index)
+    except Exception as error:
+        live.complain("request", error)
         return None
 
 

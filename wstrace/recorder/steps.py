@@ -17,15 +17,18 @@ MAX_REQUESTS = 64
 class StepTracker:
     """Counts execute_model, dummy and idle steps of this process.
 
-    `output` is held only while the step runs. `max_*` are the largest real steps so far:
-    tokens a step, requests a step, tokens already computed of one request, and of one whose
-    prefill went on (`max_continued`: a decode step continues nothing).
+    `output` is held only while the step runs, `paused` until its sample_tokens is over.
+    `max_*` are the largest real steps so far: tokens a step, requests a step, tokens already
+    computed of one request, and of one whose prefill went on (`max_continued`: a decode step
+    continues nothing).
     """
 
     index: int = 0
     real: int = 0
     kind: StepKind = "dummy"
     output: Any = None
+    paused: Any = None
+    running: bool = False
     dummy_tokens: int = 0
     max_tokens: int = 0
     max_reqs: int = 0
@@ -35,7 +38,7 @@ class StepTracker:
     def begin(self, output: Any, in_warmup: bool) -> None:
         """execute_model(output) starts; a step with no tokens counts as idle."""
         self.index += 1
-        self.output = output
+        self.output, self.running = output, True
         self.kind = _kind(output, in_warmup)
         if self.kind == "real":
             self.real += 1
@@ -45,10 +48,20 @@ class StepTracker:
         """A `_dummy_run` or `execute_dummy_batch` starts."""
         self.index += 1
         self.kind, self.output, self.dummy_tokens = kind, None, num_tokens
+        self.paused, self.running = None, True
+
+    def pause(self) -> None:
+        """execute_model returned; sample_tokens may still come for this step."""
+        self.output, self.paused, self.running = None, self.output, False
+
+    def resume(self) -> None:
+        """sample_tokens starts."""
+        self.output, self.running = self.paused, True
 
     def end(self) -> None:
         """The step is over: drop vLLM's objects."""
-        self.output = None
+        self.output = self.paused = None
+        self.running = False
 
     def snapshot(self) -> Step:
         """The current step as a record: sizes only, no ids, no tokens."""

@@ -1,0 +1,117 @@
+"""The hook table: all that the recorder wraps in vLLM and PyTorch, and what it knows of it.
+
+A hook is set where the method is there and its parameters are the known ones; else that hook
+alone stands down, and the trace and `wstrace doctor` say so. Checked against the released
+sources of 0.13.0 to `CHECKED_WITH`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Final
+
+CHECKED_WITH: Final = "0.33.0"
+
+
+@dataclass(frozen=True)
+class Known:
+    """One method that is wrapped.
+
+    `parameters` are the names that the hook relies on, from the first on: the rest is passed
+    through, except where `exact` is set. `since` is the first vLLM that has it, "" for all.
+    Without an `essential` hook a trace cannot show that a run was clean.
+    """
+
+    owner: str
+    name: str
+    why: str
+    parameters: tuple[str, ...] = ("self",)
+    exact: bool = False
+    since: str = ""
+    essential: bool = False
+
+    def misfit(self, original: Any) -> str:
+        """Why this method cannot be wrapped; empty when it can."""
+        if original is None:
+            return "no such method in this vLLM"
+        if not callable(original):
+            return f"is a {type(original).__name__}, not a method"
+        try:
+            found = tuple(inspect.signature(original).parameters)
+        except (TypeError, ValueError):
+            return "its signature cannot be read"
+        count = len(found) if self.exact else len(self.parameters)
+        if found[:count] != self.parameters:
+            return f"signature is ({', '.join(found)}), known is ({self.signature})"
+        return ""
+
+    @property
+    def signature(self) -> str:
+        """The known parameters as text, `...` where more are passed through."""
+        return ", ".join(self.parameters if self.exact else (*self.parameters, "..."))
+
+    @property
+    def label(self) -> str:
+        """`Owner.method`, as traces name the hook."""
+        return f"{self.owner}.{self.name}"
+
+
+def _manager(name: str, why: str, *parameters: str, **more: Any) -> Known:
+    exact = ("self", *parameters)
+    return Known("WorkspaceManager", name, why, exact, exact=True, essential=True, **more)
+
+
+MANAGER: Final = (
+    Known("WorkspaceManager", "__init__", "a new manager: slots, device", essential=True),
+    _manager("_ensure_workspace_size", "requests, growth, escapes", "required_bytes"),
+    _manager("lock", "the lock, arena sizes"),
+    _manager("unlock", "unlock of elastic EP", since="0.18"),
+    _manager("get_persistent_resource", "WS105", "key", "factory", since="0.31"),
+)
+MODULE: Final = (
+    Known("workspace", "reset_workspace_manager", "the manager is dropped", (), exact=True),
+)
+WORKER: Final = (
+    Known("Worker", "load_model", "phase load"),
+    Known("Worker", "determine_available_memory", "KV sizing"),
+    Known(
+        "Worker", "initialize_from_config", "KV blocks", parameters=("self", "kv_cache_config")
+    ),
+    Known("Worker", "compile_or_warm_up_model", "phase warmup, serving", essential=True),
+    Known(
+        "Worker",
+        "execute_model",
+        "steps",
+        parameters=("self", "scheduler_output"),
+        essential=True,
+    ),
+    Known("Worker", "sample_tokens", "drafts and V2 sampling belong to the step"),
+    Known("Worker", "execute_dummy_batch", "idle steps of data parallel"),
+    Known("Worker", "sleep", "phase sleep"),
+    Known("Worker", "wake_up", "end of phase sleep"),
+    Known("Worker", "shutdown", "phase shutdown"),
+)
+RUNNER: Final = (
+    Known("GPUModelRunner", "profile_run", "phase profile; a reserve is applied"),
+    Known("GPUModelRunner", "profile_cudagraph_memory", "phase graph-estimate", since="0.18"),
+    Known("GPUModelRunner", "initialize_kv_cache", "phase kv-init"),
+    Known("GPUModelRunner", "capture_model", "phase capture"),
+    Known("GPUModelRunner", "_dummy_run", "dummy steps"),
+)
+GRAPH: Final = (
+    Known("CUDAGraph", "capture_begin", "requests while capturing", essential=True),
+    Known("CUDAGraph", "capture_end", "generations that a graph holds", essential=True),
+    Known("CUDAGraph", "reset", "a graph is released"),
+)
+SCRATCH: Final = Known(
+    "MoEPermuteScratch",
+    "reserve",
+    "WS106",
+    ("self", "expanded_rows"),
+    exact=True,
+    since="0.32",
+    essential=True,
+)
+DOOR: Final = Known("WorkerWrapperBase", "init_device", "the door: finds all others")
+HOOKS: Final = (DOOR, *MANAGER, *MODULE, *WORKER, *RUNNER, *GRAPH, SCRATCH)
