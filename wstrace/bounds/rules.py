@@ -90,15 +90,15 @@ def _reproduces(
         )
         return any(
             _reachable(request, spans, ask.bytes, rule.variant.monotone)
-            for spans in _spans(ask, ends)
+            for spans in _spans(ask, ends, first=0 if rule.variant.monotone else 1)
         )
     except (WstraceError, KeyError):
         return False
 
 
-def _spans(ask: Ask, ends: Mapping[str, int]) -> list[dict[str, range]]:
+def _spans(ask: Ask, ends: Mapping[str, int], first: int) -> list[dict[str, range]]:
     """The values of each driver that the step allows, one dict a request it may have served."""
-    whole = {name: range(end + 1) for name, end in ends.items()}
+    whole = {name: range(first, end + 1) for name, end in ends.items()}
     spans = [
         {name: _span(name, row, span) for name, span in whole.items()}
         for row in scheduled_rows(ask)
@@ -110,7 +110,11 @@ def _span(name: str, row: Mapping[str, int], whole: range) -> range:
     if name not in row:
         return whole
     low = row[name]
-    return range(low, min(low + 1, whole.stop)) if name in _EXACT_ROLES else whole[low:]
+    return (
+        range(low, min(low + 1, whole.stop))
+        if name in _EXACT_ROLES
+        else range(max(low, whole.start), whole.stop)
+    )
 
 
 def _reachable(

@@ -1,0 +1,75 @@
+"""Every known arena site is bound by its rule when its config is complete."""
+
+from __future__ import annotations
+
+import pytest
+
+from wstrace.bounds import known
+from wstrace.bounds.bound import bound_site
+from wstrace.bounds.site import KnownSite
+from wstrace.formula.expression import parse
+from wstrace.trace.records import Ask, Limit, Slot
+
+NUMBERS = {
+    "max_model_len": 8192, "max_num_batched_tokens": 512, "max_num_seqs": 16, "block_size": 64,
+    "num_attention_heads": 16, "num_kv_heads": 4, "head_size": 128, "hidden_size": 1024,
+    "tensor_parallel_size": 1, "data_parallel_size": 1, "num_experts": 8, "top_k": 2,
+    "moe_intermediate_size": 256, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+    "index_topk": 128, "index_head_dim": 128, "index_n_heads": 4,
+}  # fmt: skip
+
+
+def _complete(site: KnownSite) -> dict[str, Limit]:
+    """A number for every name of the rule; 4 where nothing speaks for another."""
+    names = {name.name for name in site.names}
+    for text in (site.request_formula or "0", *site.drivers.values()):
+        names |= parse(text).names
+    names -= set(site.drivers)
+    return {**dict.fromkeys(names, 4), **NUMBERS}
+
+
+def _ask(site: KnownSite, limits: dict[str, Limit]) -> Ask:
+    """A request at the drivers' limits, without a step: any values may have made it."""
+    numbers = {name: value for name, value in limits.items() if isinstance(value, int)}
+    drivers = {name: parse(text).evaluate(numbers) for name, text in site.drivers.items()}
+    size = parse(site.request_formula or site.formula).evaluate({**numbers, **drivers})
+    return Ask(site=1, slot=Slot(), bytes=size, arena=0, phase="capture")
+
+
+ARENA = [site for site in known.known_sites() if site.kind == "arena"]
+
+
+@pytest.mark.parametrize("site", ARENA, ids=lambda site: site.id)
+def test_a_complete_config_is_proved(site: KnownSite) -> None:
+    limits = _complete(site)
+    ask = _ask(site, limits)
+    bound = bound_site([ask], limits, file=site.files[0], function=site.functions[0])
+    assert bound.grade == "proved", bound.why
+    assert bound.bytes is not None
+    assert bound.bytes >= ask.bytes
+    assert bound.known_site is not None
+
+
+@pytest.mark.parametrize("site", ARENA, ids=lambda site: site.id)
+def test_a_missing_number_is_named_and_never_guessed(site: KnownSite) -> None:
+    needed = [name for name in site.names if name.default is None]
+    if not needed:
+        return
+    limits = _complete(site)
+    ask = _ask(site, limits)
+    del limits[needed[0].name]
+    bound = bound_site([ask], limits, file=site.files[0], function=site.functions[0])
+    if bound.grade == "proved":
+        assert bound.known_site != site.id, "another alternative may hold without it"
+    else:
+        assert bound.bytes == ask.bytes
+        assert bound.known_site is not None
+
+
+def test_a_request_that_no_length_gives_is_not_the_rules() -> None:
+    site = known.require("turboquant.continuation_prefill")
+    limits = _complete(site)
+    ask = _ask(site, limits)
+    odd = Ask(site=1, slot=Slot(), bytes=ask.bytes - 256, arena=0, phase="capture")
+    bound = bound_site([ask, odd], limits, file=site.files[0], function=site.functions[0])
+    assert bound.grade == "observed"
