@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from wstrace.bounds.inference import NoFit, Observation, Space, infer
+import pytest
+
+from wstrace.bounds.inference import Fit, NoFit, Observation, Space, infer
 
 HIGH = {"num_computed_tokens": 32767, "num_scheduled_tokens": 4096, "num_reqs": 64}
 SPACE = Space(ranges={name: (1, high) for name, high in HIGH.items()}, numbers={})
@@ -63,3 +65,79 @@ def test_two_hundred_hidden_formulas() -> None:
         answers["exact" if found.maximum == truth else "above"] += 1
     assert answers["exact"] >= 0.95 * (answers["exact"] + answers["above"])
     assert answers["exact"] >= 0.8 * 200, answers
+
+
+def _rows(values: list[tuple[int, int, int]]) -> list[dict[str, int]]:
+    return [dict(zip(sorted(HIGH), row, strict=True)) for row in values]
+
+
+VARIED = _rows([(100, 3, 70), (9000, 9, 300), (31, 33, 900), (20000, 60, 11), (777, 5, 4000)])
+
+
+def _found(hidden: Hidden, rows: list[dict[str, int]] = VARIED) -> Fit | NoFit:
+    return infer([Observation((row,), hidden(row)) for row in rows], SPACE)
+
+
+def test_fewer_than_four_sizes_decide_nothing() -> None:
+    assert isinstance(_found(lambda x: 512 * x["num_reqs"], VARIED[:3]), NoFit)
+    assert isinstance(_found(lambda x: 512 * x["num_reqs"], VARIED[:4]), Fit)
+
+
+def test_the_held_out_largest_must_be_hit() -> None:
+    def bends(x: Mapping[str, int]) -> int:
+        return 512 * x["num_reqs"] + (256 if x["num_reqs"] > 50 else 0)
+
+    found = _found(bends)
+    assert isinstance(found, NoFit)
+    assert "no template" in found.why
+
+
+def test_a_quantity_that_never_varied_may_hide_in_a_coefficient() -> None:
+    rows = [{**row, "num_reqs": 1} for row in VARIED]
+    found = _found(lambda x: 2048 * x["num_computed_tokens"] * x["num_reqs"], rows)
+    assert isinstance(found, NoFit)
+    assert "num_reqs" in found.why
+
+
+def test_a_quantity_within_one_rounding_step_may_hide_in_the_constant() -> None:
+    rows = [{**row, "num_reqs": 1 + i} for i, row in enumerate(VARIED)]
+
+    def hidden(x: Mapping[str, int]) -> int:
+        return 2048 * x["num_computed_tokens"] + 512 * _up(x["num_reqs"], 32)
+
+    found = _found(hidden, rows)
+    assert isinstance(found, NoFit)
+    assert "num_reqs" in found.why
+
+
+def test_of_several_drivers_that_fit_the_one_that_needs_most_counts() -> None:
+    rows = [{**row, "num_scheduled_tokens": row["num_computed_tokens"]} for row in VARIED[2:]]
+    rows += [{**row, "num_scheduled_tokens": row["num_computed_tokens"]} for row in VARIED[:2]]
+    found = _found(lambda x: 256 * x["num_scheduled_tokens"], rows)
+    assert isinstance(found, Fit)
+    assert found.formula == "256 * num_computed_tokens"
+    assert found.maximum == 256 * HIGH["num_computed_tokens"]
+    assert "256 * num_scheduled_tokens" in found.others
+
+
+def test_which_request_of_a_step_was_served_may_be_unknown() -> None:
+    def size(cached: int) -> int:
+        return 1024 * _up(cached, 16)
+
+    alone = [Observation((row,), size(row["num_computed_tokens"])) for row in VARIED]
+    two = ({**VARIED[0], "num_computed_tokens": 5}, {**VARIED[0], "num_computed_tokens": 900})
+    found = infer([*alone, Observation(two, size(5)), Observation(two, size(900))], SPACE)
+    assert isinstance(found, Fit)
+    assert found.maximum == size(HIGH["num_computed_tokens"])
+    wrong = infer([*alone, Observation(two, size(333))], SPACE)
+    assert isinstance(wrong, NoFit)
+
+
+@pytest.mark.parametrize("step", [48, 784])
+def test_steps_of_the_config_are_tried(step: int) -> None:
+    rows = [*VARIED, *_rows([(step * 3 + 1, 7, 5), (step * 5 - 1, 2, 9), (step * 8, 1, 44)])]
+    space = Space(ranges=SPACE.ranges, numbers={"block_size": step})
+    data = [Observation((row,), 300 * _up(row["num_computed_tokens"], step)) for row in rows]
+    found = infer(data, space)
+    assert isinstance(found, Fit)
+    assert found.maximum == 300 * _up(HIGH["num_computed_tokens"], step)

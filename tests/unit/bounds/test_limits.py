@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from wstrace.bounds.limits import joint_limits, role_limits
@@ -26,6 +28,14 @@ def test_every_role_has_a_limit_and_a_source() -> None:
     found = role_limits(LIMITS)
     assert found.keys() == ROLES.keys()
     assert all(limit.source and limit.maximum for limit in found.values())
+
+
+def test_the_docs_have_every_role_and_its_limit() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "bounds.md").read_text("utf-8")
+    limits = role_limits(LIMITS)
+    assert all(role in page for role in ROLES)
+    for role in ("num_computed_tokens", "query_len", "total_seq_len"):
+        assert limits[role].expression in page
 
 
 @pytest.mark.parametrize(
