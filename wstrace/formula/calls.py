@@ -187,6 +187,8 @@ class Calls(Names):
         parts = self.value(node.args[0], scope)
 
         def joined(given: Value) -> Value:
+            if isinstance(given, Tensor) and given.dims is None and place == -1:
+                return given  # (nope, pe) or one tensor: the same rows either way
             if not isinstance(given, Seq) or not isinstance(place, int):
                 raise Stop(where, "torch.cat of something of unknown length")
             return tensors.joined(self, given.items, place, where)  # type: ignore[arg-type]

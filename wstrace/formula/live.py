@@ -97,10 +97,10 @@ class LiveWorld(Lifting):
         raw = class_attribute(type(handle), name)
         if isinstance(raw, property) and raw.fget is not None:
             return self.followed(raw.fget, owner, where)
-        cached = getattr(raw, "func", None) if type(raw).__name__ == "cached_property" else None
-        if cached is not None:
-            return self.followed(cached, owner, where)
         held = stored(handle, name)
+        cached = getattr(raw, "func", None) if type(raw).__name__ == "cached_property" else None
+        if cached is not None and held is MISSING:
+            return self.followed(cached, owner, where)
         if held is MISSING and hasattr(type(raw), "__get__") and not _is_method(raw):
             raise Stop(where, f"{name} is computed by a {type(raw).__name__}")
         return self.objects.instance(owner, name, where)

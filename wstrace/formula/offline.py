@@ -48,7 +48,8 @@ _ITEMSIZES: Final = {
     **dict.fromkeys(("float32", "float", "int32", "int"), 4),
     **dict.fromkeys(("float64", "double", "int64", "long"), 8),
 }
-_METHODS: Final = ("get_", "is_", "has_", "fp8_")
+_METHODS: Final = ("get_", "is_", "has_", "fp8_", "num_compute_units")
+_DEVICE: Final = {"get_num_sm", "num_compute_units"}
 _PLATFORM: Final = "current_platform"
 _LIBRARY: Final = {"cdiv", "round_up", "round_down", "next_power_of_2"}
 _TENSOR: Final = ("torch.Tensor", "torch.nn.Parameter")
@@ -163,7 +164,12 @@ class SourceWorld(Passing):
             return bound
         method = self.project.member(cls, name)
         if method is not None and _decorated(method, "property", "cached_property"):
-            return self.followed(owner, method, where)
+            try:
+                return self.followed(owner, method, where)
+            except Stop:
+                if not _decorated(method, "cached_property"):
+                    raise
+            return Obj(Opaque(), (owner.key, name), f"{owner.path}.{name}")
         if method is not None:
             if _decorated(method, "staticmethod"):
                 return Obj(method, method, name)
@@ -287,6 +293,8 @@ class SourceWorld(Passing):
     def result(self, function: Obj, owner: Value | None, stop: Stop) -> Value:
         """By its annotation, a result of a class; from a config, a constant."""
         handle = function.handle
+        if function.path.rpartition(".")[2] in _DEVICE:
+            return Obj(Opaque(), "num_sms", "num_sms")
         if not isinstance(handle, FunctionRef) or isinstance(handle.node, ast.Lambda):
             raise stop
         ref = (

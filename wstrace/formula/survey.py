@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, Literal
 
 from wstrace.formula import tree
 from wstrace.formula.evaluate import Evaluator
@@ -16,6 +17,9 @@ from wstrace.formula.session import Session
 from wstrace.formula.slicer import request_bytes
 from wstrace.formula.tree import FormulaError, simplified
 from wstrace.formula.values import Stop, arms
+
+Kind = Literal["serving", "reserve"]
+_RESERVING: Final = ("reserve", "warmup", "_init_", "ensure_on_device", "compile_")
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,12 @@ class Surveyed:
     leaves: tuple[Leaf, ...] = ()
     arms: tuple[str, ...] = ()
     stopped: str | None = None
+    kind: Kind = "serving"
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Leaves that are constant by assumption only, to be compared across requests."""
+        return tuple(x.name for x in self.leaves if x.kind == "constant" and x.why)
 
     @property
     def closed(self) -> bool:
@@ -57,6 +67,26 @@ def sites(project: Project) -> list[CallPlace]:
     return [p for p in calls if isinstance(p.call.func, ast.Attribute)]
 
 
+def kind_of(place: CallPlace) -> Kind:
+    """Made for serving, or a reservation: in a constructor, by its function's name, or in
+    the branch of a forward pass that has no attention metadata."""
+    name = place.source.name
+    if name == "__init__" or any(part in name for part in _RESERVING):
+        return "reserve"
+    point = place.source.places[id(place.call)]
+    while (outer := place.source.outer.get(id(point.block))) is not None:
+        if isinstance(outer.owner, ast.If) and outer.field == "body":
+            if _profiling(ast.unparse(outer.owner.test)):
+                return "reserve"
+        point = outer.point
+    return "serving"
+
+
+def _profiling(test: str) -> bool:
+    absent = "is None" in test or test.startswith("not isinstance")
+    return "metadata" in test and absent and " or " not in test and " and " not in test
+
+
 def sliced(project: Project, place: CallPlace) -> Surveyed:
     """One site, followed with nothing but source."""
     session = Session()
@@ -64,7 +94,9 @@ def sliced(project: Project, place: CallPlace) -> Surveyed:
     evaluator = Evaluator(session, world)
     world.evaluator = evaluator
     scope = world.scope(place.module, place.source)
-    base = Surveyed(place.source.file, place.source.qualname, place.call.lineno)
+    base = Surveyed(
+        place.source.file, place.source.qualname, place.call.lineno, kind=kind_of(place)
+    )
     try:
         asked = evaluator.packed(place.call.args, scope, whole=True)
         where = scope.where(place.call)
@@ -91,4 +123,4 @@ def _with(
     every: tuple[str, ...] = (),
     stopped: str | None = None,
 ) -> Surveyed:
-    return Surveyed(base.file, base.function, base.line, formula, leaves, every, stopped)
+    return replace(base, formula=formula, leaves=leaves, arms=every, stopped=stopped)
