@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from wstrace.bounds.evidence import Refusal, Site, scheduled_rows
+from wstrace.bounds.evidence import Refusal, Site, scheduled_rows, told
 from wstrace.bounds.inference import LEAST, Fit, NoFit, Observation, Space, infer
 from wstrace.bounds.limits import joint_limits
+from wstrace.bounds.reach import reaches
 from wstrace.bounds.worst import Goal, Worst, worst_case
 from wstrace.errors import WstraceError
 from wstrace.formula import expression
@@ -25,7 +26,17 @@ def by_fit(site: Site) -> Worst | Refusal:
     found = _by_shape(asks, space) or _by_bytes(asks, space)
     if isinstance(found, NoFit):
         return Refusal(found.why)
+    failed = next((ask for ask in site.asks if not _explains(found, ask, site)), None)
+    if failed is not None:
+        return Refusal(f"{found.formula} does not give {told(failed)}")
     return _worst(found, site, len(asks))
+
+
+def _explains(found: Fit, ask: Ask, site: Site) -> bool:
+    """Requests outside scheduled steps must fit too, for some values within the limits."""
+    formula = expression.parse(found.formula)
+    ends = {name: site.roles[name].maximum or 0 for name in formula.names & site.roles.keys()}
+    return reaches(formula, ask, ends)
 
 
 def _usable(asks: Sequence[Ask]) -> list[Ask]:

@@ -69,6 +69,8 @@ def what_ifs(wanted: Mapping[str, int], engine: Engine) -> Mapping[str, int]:
     for name, value in wanted.items():
         if name not in LIMIT_NAMES and name not in limits.keys() | engine.given.keys():
             raise WstraceError(f"Unknown limit: {name!r}.", _near(name, LIMIT_NAMES))
+        if isinstance(limits.get(name), str | list):
+            raise WstraceError(f"{name} is no number.", "Only numbers can be tried with --set.")
         if not 0 <= value <= _MOST:
             raise WstraceError(f"{name}={value} is out of range.", "Give 0 to 2**40.")
         if name in LAYOUT_NAMES and limits.get(name) not in (None, value):

@@ -294,6 +294,18 @@ def test_shapes_are_fitted_where_no_source_can_be_read() -> None:
     assert _bound(asks[:3]).grade == "observed"
 
 
+def test_a_fit_must_explain_warm_up_too() -> None:
+    steps = [(30, 2), (35, 5), (77, 7), (120, 3), (9, 1)]
+    asks = [_shaped(rows, batch) for rows, batch in steps]
+    capture = {"phase": "capture", "step": None}
+    inside = msgspec.structs.replace(_shaped(512, 4), **capture)
+    assert _bound([*asks, inside]).grade == "fitted"
+    odd = msgspec.structs.replace(inside, bytes=500)
+    assert "does not give 500 bytes in capture" in _bound([*asks, odd]).why
+    above = msgspec.structs.replace(_shaped(2000, 4), **capture)
+    assert _bound([*asks, above]).grade == "observed"
+
+
 def test_a_fit_is_refused_where_the_batch_never_varied() -> None:
     asks = [_ask(cached, provenance=None) for cached in (100, 200, 300, 400, 500, 640)]
     bound = _bound(asks)

@@ -116,6 +116,7 @@ def test_the_curve_is_in_the_payload() -> None:
     [
         ("max_model_length", 1, "max_model_len"),
         ("num_kv_heads", 8, "decides shapes"),
+        ("dtype", 2, "no number"),
         ("max_model_len", -1, "out of range"),
         ("max_model_len", 1 << 41, "out of range"),
     ],
