@@ -19,14 +19,22 @@ if TYPE_CHECKING:
 
 def incidents(refusals: Iterable[Refusal]) -> list[Refusal]:
     """One refusal for each failure and rank, in the order of their lines."""
-    kept: list[Refusal] = []
+    kept: dict[str | None, list[Refusal]] = {}
     for refusal in sorted(refusals, key=_fullness, reverse=True):
-        index = next((i for i, other in enumerate(kept) if _same(refusal, other)), None)
-        if index is None:
-            kept.append(refusal)
-        else:
-            kept[index] = _folded(kept[index], refusal)
-    return sorted(kept, key=lambda refusal: refusal.origin.line)
+        size = refusal.required.text if refusal.required else None
+        places = [kept.setdefault(size, [])] if size else list(kept.values())
+        if not any(_fold_in(refusal, place) for place in places):
+            kept.setdefault(size, []).append(refusal)
+    found = (refusal for place in kept.values() for refusal in place)
+    return sorted(found, key=lambda refusal: refusal.origin.line)
+
+
+def _fold_in(refusal: Refusal, place: list[Refusal]) -> bool:
+    for index, other in enumerate(place):
+        if _same(refusal, other):
+            place[index] = _folded(other, refusal)
+            return True
+    return False
 
 
 def _fullness(refusal: Refusal) -> tuple[int, int, int]:

@@ -19,7 +19,7 @@ MOST_TRIED: Final = 20_000
 WIDEST: Final = 1 << 26
 BLOCK_SIZES: Final = (16, 32, 64, 128, 256)
 _FROM_STEP: Final[Mapping[str, Callable[[StepDump], tuple[int | None, ...]]]] = {
-    "num_computed_tokens": lambda step: step.computed,
+    "num_computed_tokens": lambda step: _continued(step),
     "num_scheduled_tokens": lambda step: (step.total_tokens,),
     "num_padded_tokens": lambda step: (step.total_tokens,),
     "num_decodes": lambda step: (len(step.scheduled),),
@@ -146,6 +146,13 @@ def _seen(driver: str, step: StepDump | None) -> Iterator[int]:
     read = _FROM_STEP.get(driver)
     if step is not None and read is not None:
         yield from (value for value in read(step)[:64] if value)
+
+
+def _continued(step: StepDump) -> tuple[int, ...]:
+    """Computed tokens of the requests that got the most new ones: those that continue."""
+    most = max(step.scheduled, default=0)
+    pairs = zip(step.scheduled, step.computed, strict=False)
+    return tuple(computed for scheduled, computed in pairs if 2 * scheduled >= most)
 
 
 def _solutions(

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.triage.generator import FORMATS, Failure, expected, facts, log_lines, read, wrapped
+from tests.unit.triage.generator import (
+    FORMATS,
+    Failure,
+    expected,
+    facts,
+    log_lines,
+    read,
+    wrapped,
+)
 
 FAILURE = Failure()
 LABEL = "Worker_TP1_EP1 pid=101"
@@ -72,7 +80,7 @@ def test_utf16_of_a_windows_shell() -> None:
         "{} [repeated 3x across cluster]",
         "The engine died with `AssertionError: {}` yesterday.",
         "Exception ignored: {}\n\nDuring handling of the above exception, another occurred:",
-        "'Traceback (most recent call last):\\n  File \"x.py\", line 1\\nAssertionError: {}\\n'",
+        "'Traceback (most recent call last):\\n  File \"x.py\", line 1\\nError: {}\\n'",
     ],
 )
 def test_nested_in_other_texts(text: str) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.triage.generator import FORMATS, Failure, expected, facts, log_lines, read
 
-QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NAMES = st.from_regex(r"_?[a-z][a-z0-9_]{2,24}", fullmatch=True)
 SIZES = st.integers(0, 60_000_00).map(lambda cents: cents / 100)
 
@@ -28,10 +28,7 @@ def failures(draw: st.DrawFn) -> Failure:
 
 def _rewrapped(text: str, cuts: list[int], indent: str) -> list[str]:
     points = sorted({0, len(text), *(cut % len(text) for cut in cuts)})
-    return [
-        (indent if start else "") + text[start:end]
-        for start, end in zip(points, points[1:], strict=False)
-    ]
+    return [(indent if start else "") + text[start:end] for start, end in pairwise(points)]
 
 
 @QUICK

@@ -1,0 +1,121 @@
+"""Public reports: what triage reads out of them against a table written from the reports."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.triage.generator import Failure, log_lines, read
+from wstrace.triage.diagnose import Diagnosis
+from wstrace.triage.finding import Finding
+from wstrace.triage.numbers import Given
+
+ROOT = Path(__file__).parents[3]
+TABLE = tomllib.loads((ROOT / "tests/data/triage/expected.toml").read_text("utf-8"))["case"]
+WITH_SIZES = [case for case in TABLE if any("required" in f for f in case["finding"])]
+REPORTS = next(ROOT.parent.glob("*/cases/logs"), None)
+
+
+def _check(found: Diagnosis, case: dict[str, Any]) -> None:
+    assert len(found.findings) == len(case["finding"])
+    for finding, wanted in zip(found.findings, case["finding"], strict=True):
+        _check_text(finding, wanted)
+        _check_conclusions(finding, wanted)
+
+
+def _check_text(finding: Finding, wanted: dict[str, Any]) -> None:
+    for name in ("file", "line", "function", "name"):
+        if name in wanted:
+            assert getattr(finding, name) == wanted[name]
+    if "required" not in wanted:
+        return
+    assert finding.required_text == f"{wanted['required']:.2f} MB"
+    assert finding.current_text == f"{wanted['current']:.2f} MB"
+    assert finding.current_bytes == round(wanted["current"] * 2**20)
+    rounded = round(wanted["required"] * 2**20)
+    assert finding.required_bytes == wanted.get("exact", rounded)
+    assert finding.required_exact == ("exact" in wanted)
+
+
+def _check_conclusions(finding: Finding, wanted: dict[str, Any]) -> None:
+    assert finding.kind == wanted["class"]
+    ranks = {name: rank for name, rank in vars(finding.ranks).items() if rank is not None}
+    ranks.pop("dcp", None)
+    if "rank" in wanted:
+        assert ranks == wanted["rank"]
+    if "site" in wanted:
+        assert finding.site is not None
+        assert finding.site.id == wanted["site"]
+        assert finding.site.lever.flag
+    if "fixed_in" in wanted:
+        assert finding.fixed_in == wanted["fixed_in"]
+    if "worst" in wanted:
+        assert finding.worst.bytes == wanted["worst"]
+        assert finding.worst.grade == "proved"
+    if "slot" in wanted:
+        assert finding.slot == (wanted["slot"]["ubatch"], wanted["slot"]["lane"])
+    if "step" in wanted:
+        assert finding.step is not None
+        assert finding.step.requests == (tuple(wanted["step"]),)
+    assert finding.confidence == wanted.get("confidence", finding.confidence)
+
+
+@pytest.mark.parametrize("case", TABLE, ids=lambda case: case["id"])
+def test_report(case: dict[str, Any]) -> None:
+    if REPORTS is None:
+        pytest.skip("the reports are not beside this checkout")
+    text = (REPORTS / f"{case['id']}.log").read_bytes()
+    _check(read(text, Given(case.get("set", {}))), case)
+
+
+def test_every_report_is_in_the_table() -> None:
+    if REPORTS is None:
+        pytest.skip("the reports are not beside this checkout")
+    known = {case["id"] for case in TABLE}
+    assert {path.stem for path in REPORTS.glob("*.log")} <= known
+
+
+@pytest.mark.parametrize("case", WITH_SIZES, ids=lambda case: case["id"])
+def test_rebuilt_from_the_table(case: dict[str, Any]) -> None:
+    """The same facts from texts made here, so that this runs anywhere."""
+    lines: list[str] = []
+    for wanted in case["finding"]:
+        if wanted["class"] == "over_reserved":
+            lines += _resize(wanted)
+            continue
+        failure = Failure(
+            wanted["file"], wanted["line"], wanted["function"], wanted["required"],
+            wanted["current"],
+        )  # fmt: skip
+        lines += log_lines(failure.traceback(), _label(wanted))
+    without = {**case, "finding": [_without_step(f) for f in case["finding"]]}
+    _check(read("\n".join(lines), Given(case.get("set", {}))), without)
+
+
+def _without_step(wanted: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in wanted.items() if name != "step"}
+
+
+def _label(wanted: dict[str, Any]) -> str:
+    ranks = wanted.get("rank", {})
+    if not ranks:
+        return "EngineCore pid=96"
+    names = [
+        f"{kind.upper()}{ranks[kind]}" for kind in ("dp", "pp", "tp", "ep") if kind in ranks
+    ]
+    return f"Worker_{'_'.join(names)} pid=101"
+
+
+def _resize(wanted: dict[str, Any]) -> list[str]:
+    caller = f"{wanted['file']}:{wanted['line']}:{wanted['function']}"
+    label = _label(wanted)
+    return [
+        f"({label}) INFO 09-01 10:02:11 [workspace.py:190] [WORKSPACE DEBUG] Resized workspace "
+        f"from '{caller}': {wanted['current']:.2f} MB -> {wanted['required']:.2f} MB "
+        "(ubatch 0)",
+        f"({label}) INFO 09-01 10:05:02 [workspace.py:90] [WORKSPACE DEBUG] Workspace locked. "
+        f"Current sizes: [{wanted['exact'] / 2**20!r}]",
+    ]

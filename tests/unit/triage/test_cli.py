@@ -1,0 +1,94 @@
+"""`wstrace triage` as a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.unit.triage.generator import Failure, log_lines
+from wstrace.cli.commands import triage
+from wstrace.errors import WstraceError
+
+APP = typer.Typer()
+APP.command()(triage.command)
+TEXT = "\n".join(log_lines(Failure().traceback(), "EngineCore pid=1"))
+SETS = ["num_kv_heads=4", "head_size=256", "max_model_len=8k", "block_size=16"]
+
+
+def _run(*arguments: str, stdin: str | None = None) -> str:
+    result = CliRunner().invoke(APP, list(arguments), input=stdin)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0
+    return result.stdout
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "crash.log"
+    path.write_text(TEXT, "utf-8")
+    return path
+
+
+def test_file_and_stdin(log: Path) -> None:
+    assert "crash.log: 1 finding" in _run(str(log))
+    assert "stdin: 1 finding" in _run(stdin=TEXT)
+    assert "stdin: 1 finding" in _run("-", stdin=TEXT)
+
+
+def test_no_failure_is_no_error() -> None:
+    assert "No failure found" in _run(stdin="all is well")
+
+
+def test_set_fills_the_bound(log: Path) -> None:
+    arguments = [part for text in SETS for part in ("--set", text)]
+    made = json.loads(_run(str(log), "--format", "json", *arguments))
+    worst = made["findings"][0]["worst_case"]
+    assert worst["bytes"] == 2 * 4 * 8000 * 256 * 2
+    assert worst["grade"] == "proved"
+
+
+def test_model_config_gives_per_rank_numbers(log: Path, tmp_path: Path) -> None:
+    model = tmp_path / "config.json"
+    model.write_text(
+        '{"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, '
+        '"hidden_size": 4096}',
+        "utf-8",
+    )
+    made = json.loads(
+        _run(
+            str(log), "--format", "json", "--model-config", str(model),
+            "--set", "tensor_parallel_size=2", "--set", "max_model_len=8192",
+            "--set", "block_size=16",
+        )
+    )  # fmt: skip
+    assert made["findings"][0]["worst_case"]["bytes"] == 2 * 4 * 8192 * 256 * 2
+
+
+def test_reserve_file(log: Path, tmp_path: Path) -> None:
+    target = tmp_path / "reserve.yaml"
+    _run(str(log), "--reserve", str(target), *[p for t in SETS for p in ("--set", t)])
+    assert "kind: wstrace-reserve" in target.read_text("utf-8")
+
+
+def test_incomplete_reserve_writes_nothing(log: Path, tmp_path: Path) -> None:
+    target = tmp_path / "reserve.yaml"
+    with pytest.raises(WstraceError, match="still needs"):
+        _run(str(log), "--reserve", str(target))
+    assert not target.exists()
+
+
+def test_the_extension_chooses_the_form(log: Path, tmp_path: Path) -> None:
+    for name, start in (("a.json", "{"), ("a.md", "### "), ("a.txt", "crash.log")):
+        _run(str(log), "-o", str(tmp_path / name))
+        assert (tmp_path / name).read_text("utf-8").startswith(start)
+
+
+@pytest.mark.parametrize("text", ["num_kv_heads", "num_kv_heads=four", "=4", "a-b!=4"])
+def test_bad_set(log: Path, text: str) -> None:
+    with pytest.raises(WstraceError, match="NAME=N"):
+        _run(str(log), "--set", text)

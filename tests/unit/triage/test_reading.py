@@ -1,0 +1,113 @@
+"""Input that is no log, or an odd one: a clear word, and bounded work."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from tests.unit.triage.generator import Failure, expected, facts, log_lines, read
+from wstrace.errors import WstraceError
+from wstrace.triage import reading, report
+from wstrace.triage.numbers import Given
+from wstrace.triage.prefilter import Prefilter
+
+LOG = "\n".join(log_lines(Failure().traceback(), "Worker_TP1 pid=5")).encode()
+
+
+def _refused(path: Path) -> WstraceError:
+    with pytest.raises(WstraceError) as refused:
+        report.read([str(path)], Given())
+    assert refused.value.exit_code == 2
+    assert refused.value.hint
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "word"),
+    [
+        ("empty.log", b"", "is empty"),
+        ("blank.log", b" \n\n\r\n", "is empty"),
+        ("zeros.log", bytes(5000), "is empty"),
+        ("log.gz", gzip.compress(LOG), "gzip"),
+        ("log.zst", b"\x28\xb5\x2f\xfd" + LOG, "zstd"),
+        ("log.zip", b"PK\x03\x04" + LOG, "zip"),
+        ("log.png", b"\x89PNG\r\n\x1a\n" + random.Random(1).randbytes(9000), "binary"),
+        ("core", b"\x7fELF" + random.Random(2).randbytes(9000), "binary"),
+    ],
+)
+def test_not_a_log(tmp_path: Path, name: str, data: bytes, word: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert word in _refused(path).message
+
+
+def test_missing_and_directory(tmp_path: Path) -> None:
+    assert "does not exist" in _refused(tmp_path / "none").message
+    assert "directory" in _refused(tmp_path).message
+
+
+def test_nothing_is_read_when_one_path_is_wrong(tmp_path: Path) -> None:
+    good = tmp_path / "good.log"
+    good.write_bytes(LOG)
+    with pytest.raises(WstraceError):
+        report.read([str(good), str(tmp_path / "none")], Given())
+
+
+def test_invalid_utf8_is_read_and_said() -> None:
+    found = read(b"caf\xe9 \xff\xfe\n" + LOG)
+    assert facts(found) == {expected(Failure())}
+    assert any("not UTF-8" in note for note in found.notes)
+
+
+def test_holes_of_a_rotated_log() -> None:
+    assert facts(read(bytes(3000) + LOG)) == {expected(Failure())}
+
+
+def test_other_encodings_of_prose_around_it() -> None:
+    assert facts(read("显存不足，引擎崩溃\n".encode("gbk") * 20 + LOG)) == {expected(Failure())}
+
+
+@pytest.mark.parametrize("filler", [b"x", b" ", b"\\", b"'", b"a.py:", b"{", b"- ", b"&#"])
+def test_one_enormous_line_is_bounded(filler: bytes) -> None:
+    """Quadratic work on 2 MB would run into the test's time limit."""
+    line = filler * (1_000_000 // len(filler))
+    found = read(line + b" " + Failure().message.encode() + b" " + line)
+    assert (expected(Failure()) in facts(found)) or filler in (b"'", b"\\")
+
+
+@pytest.mark.parametrize("size", [200, 777, 4096])
+def test_any_block_size_gives_the_same(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = b"(APIServer pid=1) INFO 05-05 14:00:00 [loggers.py:1] Running: 0 reqs\n"
+    text = noise * 40 + LOG + b"\n" + noise * 40
+    whole = read(text).findings
+    monkeypatch.setattr(reading.blocks, "__defaults__", (size,))
+    cut = read(text).findings
+    assert [f.as_json() for f in cut] == [f.as_json() for f in whole]
+
+
+def test_line_numbers_survive_skipped_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading.blocks, "__defaults__", (5000,))
+    noise = b"(APIServer pid=1) INFO 05-05 14:00:00 [loggers.py:1] Running: 0 reqs\n"
+    (finding,) = read(noise * 2000 + LOG + noise * 2000).findings
+    assert finding.at == 2009
+
+
+def test_repeated_failures_are_read_once_and_new_ones_still_found() -> None:
+    block = LOG + b"\n"
+    later = "\n".join(log_lines(Failure(required=99.0).traceback(), "Worker_TP1 pid=5"))
+    stream = BytesIO(block * 400 + later.encode())
+    prefilter = Prefilter(budget=20_000)
+    kept = list(prefilter.kept(reading.blocks(stream, "x", 10_000)))
+    assert prefilter.repeated > 20
+    assert any(b"99.00 MB" in kept_block.data for kept_block, _ in kept)
+
+
+def test_many_different_failures_stay_bounded() -> None:
+    lines = (Failure(line=n, required=n + 2.0).message for n in range(2500))
+    found = read("\n\n".join(lines))
+    assert len(found.findings) == 2000
+    assert any("2000 different" in note for note in found.notes)

@@ -1,0 +1,115 @@
+"""Version, flags and model numbers out of a text, and which of several holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.triage.generator import Failure, log_lines, read, wrapped
+
+ENGINE = (
+    "Initializing a V1 LLM engine (v{version}) with config: model='m', "
+    "speculative_config=SpeculativeConfig(method='mtp', num_spec_tokens=3), "
+    "dtype=torch.bfloat16, max_seq_len={length}, tensor_parallel_size=4, "
+    "pipeline_parallel_size=1, data_parallel_size=2, enforce_eager=False, "
+    "kv_cache_dtype=turboquant_4bit_nc, enable_prefix_caching=True, "
+    "enable_chunked_prefill=True, compilation_config={{'cudagraph_mode': "
+    "<CUDAGraphMode.FULL_AND_PIECEWISE: (2, 1)>, 'cudagraph_capture_sizes': [1, 2, 4, 8], "
+    "'max_cudagraph_capture_size': 8}}"
+)
+
+
+def _engine(version: str = "0.21.0", length: int = 32768) -> str:
+    return ENGINE.format(version=version, length=length)
+
+
+@pytest.mark.parametrize("width", [10_000, 100, 79, 63])
+def test_config_dump(width: int) -> None:
+    config = read("\n".join(wrapped(log_lines([_engine()], "EngineCore pid=2"), width))).config
+    assert config["vllm_version"] == "0.21.0"
+    assert config["max_model_len"] == 32768
+    assert config["tensor_parallel_size"] == 4
+    assert config["data_parallel_size"] == 2
+    assert config["cache_dtype"] == "turboquant_4bit_nc"
+    assert config["dtype"] == "bfloat16"
+    assert config["num_speculative_tokens"] == 3
+    assert config["enable_chunked_prefill"] is True
+    assert config["enforce_eager"] is False
+    assert config["cudagraph_mode"] == "FULL_AND_PIECEWISE"
+    assert config["cudagraph_capture_sizes"] == [1, 2, 4, 8]
+
+
+def test_non_default_args() -> None:
+    line = (
+        "non-default args: {'model': 'm', 'max_model_len': 4096, 'max_num_seqs': 8, 'port': 1}"
+    )
+    config = read(line).config
+    assert (config["max_model_len"], config["max_num_seqs"]) == (4096, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("vllm serve m --max-model-len 131072 --max-num-seqs 4 2>&1", "max_num_seqs", 4),
+        ("vllm serve m --max-model-len=64k", "max_model_len", 64_000),
+        ("vllm serve m --max-model-len 64K", "max_model_len", 65_536),
+        ("vllm serve m \\\n  --max-num-seqs \\\n  8", "max_num_seqs", 8),
+        ('args: ["--max-num-seqs", "24", "--model", "m"]', "max_num_seqs", 24),
+        ("  - --max-num-seqs\n  - '24'\n", "max_num_seqs", 24),
+        ("vllm serve m --enforce-eager --port 1", "enforce_eager", True),
+        ("vllm serve m --no-enable-prefix-caching", "enable_prefix_caching", False),
+        ("vllm serve m --kv-cache-dtype fp8", "cache_dtype", "fp8"),
+        ("vllm serve m -tp 8", "tensor_parallel_size", 8),
+        ("LLM(model='m', max_model_len=4096)", "max_model_len", 4096),
+        ("max-model-len: 131072", "max_model_len", 131_072),
+        (
+            "--speculative-config '{\"method\":\"mtp\",\"num_speculative_tokens\":3}'",
+            "num_speculative_tokens", 3,
+        ),
+        ("VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=9", "flashinfer_workspace_bytes", 9),
+        ("INFO [model.py:1] Using max model len 32768", "max_model_len", 32_768),
+        ("Setting attention block size to 2080 tokens to ensure", "block_size", 2080),
+    ],
+)  # fmt: skip
+def test_one_setting(text: str, name: str, value: object) -> None:
+    assert read(text).config.get(name) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vLLM API server version 0.21.0",
+        "[utils.py:306]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.21.0",
+        "vLLM Version                 : 0.21.0",
+        "pip install vllm==0.21.0",
+        "image: vllm/vllm-openai:v0.21.0",
+        "We run vLLM 0.21.0 on two GPUs.",
+    ],
+)
+def test_version(text: str) -> None:
+    assert read(text).config["vllm_version"] == "0.21.0"
+
+
+def test_development_version() -> None:
+    config = read(_engine("0.20.2rc1.dev35+g4845aee6b")).config
+    assert config["vllm_version"] == "0.20.2rc1.dev35+g4845aee6b"
+
+
+def test_the_dump_beats_the_prose() -> None:
+    text = f"vllm serve m --max-model-len 1000\n{_engine()}\nso set max_model_len=5"
+    assert read(text).config["max_model_len"] == 32768
+
+
+def test_after_a_restart_the_last_dump_before_the_failure_holds() -> None:
+    lines = [
+        *log_lines([_engine(length=1024)], "EngineCore pid=1"),
+        *log_lines([_engine(length=2048)], "EngineCore pid=2"),
+        *log_lines(Failure().traceback(), "EngineCore pid=2"),
+        *log_lines([_engine(length=4096)], "EngineCore pid=3"),
+    ]
+    found = read("\n".join(lines))
+    assert found.config["max_model_len"] == 2048
+    assert found.findings[0].values["max_model_len"] == 2048
+
+
+def test_unknown_is_absent() -> None:
+    assert read(Failure().message).config == {}
