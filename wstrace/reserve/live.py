@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 from typing import TYPE_CHECKING
 
 from wstrace.errors import WstraceError
@@ -13,6 +14,9 @@ from wstrace.trace.records import Limit, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+_NO_NEED: Final = frozenset(("kv_cache_memory_bytes", "num_gpu_blocks_override"))
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,14 @@ def numeric(limits: Mapping[str, Limit]) -> dict[str, int]:
 
 
 def shrank(recorded: Mapping[str, Limit], limits: Mapping[str, Limit]) -> bool:
-    """True where a number of the recorded config is smaller (or a switch off) now."""
+    """True where a number that needs may follow is smaller now. A smaller KV cache is none:
+    it is what a fixed KV size is told to become."""
     live = numeric(limits)
-    return any(live.get(name, value) < value for name, value in numeric(recorded).items())
+    return any(
+        live.get(name, value) < value
+        for name, value in numeric(recorded).items()
+        if name not in _NO_NEED and not isinstance(recorded[name], bool)
+    )
 
 
 def mismatch(config: ReserveConfig, limits: Mapping[str, Limit], digest: str) -> str | None:

@@ -52,6 +52,15 @@ def test_never_below_the_recorded_bytes_where_nothing_shrank() -> None:
     assert evaluate(config(slots=[], sites=[raised]), _live(), [Slot()])[0].bytes == 9 << 20
 
 
+def test_a_smaller_kv_cache_is_no_reason_to_reserve_less() -> None:
+    recorded: dict[str, Limit] = {
+        **LIMITS, "kv_cache_memory_bytes": 1 << 30, "enforce_eager": True,
+    }  # fmt: skip
+    live = {**recorded, "kv_cache_memory_bytes": 1 << 29, "enforce_eager": False}
+    by_hand = [SlotReserve(bytes=9 << 20)]
+    assert _sizes(live, slots=by_hand, limits=recorded)[Slot(0, 0)] == 9 << 20
+
+
 def test_a_slot_that_the_config_does_not_know_gets_every_site() -> None:
     found = evaluate(config(), _live(max_model_len=64), [Slot(1, 0)])
     assert {s.slot: s.bytes for s in found}[Slot(1, 0)] == 3000000
