@@ -21,8 +21,8 @@ def _continuation(max_model_len: int, block: int = 16) -> int:
     return 2 * (-(-(2 * rows * 128 * 2) // 256) * 256)
 
 
-def _sizes(limits: dict[str, Limit], **changes: object) -> dict[Slot, int]:
-    return {slot.slot: slot.bytes for slot in evaluate(config(**changes), limits)}
+def _sizes(live: dict[str, Limit], /, **changes: object) -> dict[Slot, int]:
+    return {slot.slot: slot.bytes for slot in evaluate(config(**changes), live)}
 
 
 def test_the_recorded_limits_give_the_recorded_bytes() -> None:
