@@ -1,0 +1,1 @@
+"""Scenarios on a real GPU, each checked against what really happened; see docs/gpu.md."""

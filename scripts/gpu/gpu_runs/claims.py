@@ -1,0 +1,220 @@
+"""The claims of every scenario, checked against the run's own files.
+
+Nothing here starts anything: `table_of` can be called again on an unpacked result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from gpu_runs.claims_crash import crash_claims
+from gpu_runs.claims_overhead import overhead_claims
+from gpu_runs.evidence import Evidence, continuation_bytes
+from gpu_runs.table import Claim, Outcome, claim, equal
+from wstrace.trace.records import Slot
+
+
+def table_of(folder: Path) -> tuple[list[Claim], list[str]]:
+    """The claims of one scenario's folder, and what did not run there."""
+    setting = json.loads((folder / "scenario.json").read_text())
+    claims = CHECKS[setting["scenario"]](folder, setting)
+    problems = folder / "problems.json"
+    rows = json.loads(problems.read_text()) if problems.exists() else []
+    told = [f"{folder.name}: {r['who']}: {r['what']} {r['hint']}".strip() for r in rows]
+    return claims, told
+
+
+def answers(ev: Evidence, wanted: int = 200) -> Outcome:
+    """Every prompt of this server answered `wanted`."""
+    found = ev.prompts
+    ok = bool(found) and all(status == wanted for _, status in found)
+    return f"all {wanted}", [f"{tokens}: {status}" for tokens, status in found], ok
+
+
+def has(codes: list[str], wanted: str) -> Outcome:
+    """`wanted` is among the codes."""
+    return wanted, codes, wanted in codes
+
+
+def lacks(codes: list[str], *unwanted: str) -> Outcome:
+    """None of `unwanted` is among the codes."""
+    return f"no {' or '.join(unwanted)}", codes, not set(unwanted) & set(codes)
+
+
+def builder_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
+    """b: vLLM 0.26."""
+    chunked, prefix = Evidence(folder / "chunked"), Evidence(folder / "prefix")
+    reserved = Evidence(folder / "reserved")
+
+    def builder() -> Outcome:
+        growths = [g for v in chunked.views for g in v.growths if g.phase == "kv-init"]
+        found = [f"{v.where(g.site)['caller']}" for v in chunked.views for g in growths]
+        ok = any("_reserve_workspace" in caller for caller in found)
+        return "_reserve_workspace in kv-init", [*found, *(g.after for g in growths)], ok
+
+    def covered() -> Outcome:
+        most = max(g.after for v in chunked.views for g in v.growths)
+        asked = max(a.bytes for v in chunked.views for u in v.sites.values() for a in u.after)
+        return f"serving stays within {most:,}", asked, asked <= most
+
+    def regrown() -> Outcome:
+        cached = [n // 32 * 32 * setting["token_bytes"] for n in setting["prefixes"][1:-1]]
+        found = [g.after for v in prefix.views for g in v.growths if g.phase == "serving"]
+        return equal(cached, found)
+
+    rows = [
+        ("chunked: every prompt answered", lambda: answers(chunked)),
+        ("chunked: the builder's own reservation was seen", builder),
+        ("chunked: it covers what serving asked for", covered),
+        ("chunked: WS201, KV sizing never saw it", lambda: has(chunked.codes(), "WS201")),
+        ("prefix caching: every prompt answered", lambda: answers(prefix)),
+        ("prefix caching: arenas in serving = cached tokens * 2 * Hk * D * 2", regrown),
+        ("prefix caching: WS301", lambda: has(prefix.codes(), "WS301")),
+        ("prefix caching: WS202", lambda: has(prefix.codes(), "WS202")),
+        ("prefix caching: gate exits 1", lambda: equal(1, prefix.gate_exit)),
+        ("reserved: every prompt answered", lambda: answers(reserved)),
+        ("reserved: no growth in serving", lambda: no_growth(reserved)),
+        ("reserved: WS301 gone", lambda: lacks(reserved.codes(), "WS301")),
+        ("reserved: WS202 gone", lambda: lacks(reserved.codes(), "WS202")),
+        ("reserved: gate exits 0", lambda: equal(0, reserved.gate_exit)),
+    ]
+    return [claim("b", text, check) for text, check in rows]
+
+
+def no_growth(ev: Evidence) -> Outcome:
+    """No arena was replaced after warm-up."""
+    late = [g.after for v in ev.views for g in v.growths if g.phase == "serving"]
+    return equal([], late)
+
+
+def moe_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
+    """c: fused MoE."""
+    moe = Evidence(folder / "moe")
+
+    def arena() -> Outcome:
+        sizes = [moe.views[0].arena(slot) for slot in moe.views[0].slots()]
+        return "at least one arena", sizes, any(sizes)
+
+    def phases() -> Outcome:
+        seen = list(dict.fromkeys(p.phase for p in moe.views[0].phases))
+        wanted = ["load", "profile", "kv-init", "warmup", "capture", "serving"]
+        order = [phase for phase in seen if phase in wanted]
+        return wanted, seen, order == wanted
+
+    def close() -> Outcome:
+        rows = moe.gate["runs"][0]["exercised"]["by_site"]
+        near = [
+            f"{r['site']} {r['bytes']:,} of {r['bound_bytes']:,} ({r['share']:.0%})"
+            for r in rows
+            if r["in_serving"] and r["share"] is not None
+        ]
+        return "sites with their share of the bound", near, bool(near)
+
+    rows = [
+        ("every prompt answered", lambda: answers(moe)),
+        ("the arena was seen", arena),
+        ("phases in vLLM's order", phases),
+        ("gate clean", lambda: equal(0, moe.gate_exit)),
+        ("requests in serving, against their bounds", close),
+    ]
+    return [claim("c", text, check) for text, check in rows]
+
+
+def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
+    """d: tensor parallel."""
+    grow, reserved = Evidence(folder / "grow"), Evidence(folder / "reserved")
+    turbo, tp = setting["turbo"], setting["tensor_parallel"]
+    heads = turbo["num_kv_heads"] // tp
+
+    def escapes() -> Outcome:
+        tokens = [n for n, _ in grow.prompts]
+        shape = (turbo["chunk"], turbo["block"], heads, turbo["head_size"])
+        wanted = [continuation_bytes(tokens, *shape)] * tp
+        return equal(wanted, [max(g.after for g in v.growths) for v in grow.views])
+
+    def arenas() -> Outcome:
+        rounded = -(-(turbo["max_model_len"] - 1) // turbo["block"]) * turbo["block"]
+        wanted = [2 * heads * rounded * turbo["head_size"] * 2] * tp
+        return equal(wanted, [v.arena(Slot()) for v in reserved.views])
+
+    rows = [
+        ("growing: two workers recorded", lambda: equal(tp, len(grow.views))),
+        ("growing: every prompt answered", lambda: answers(grow)),
+        ("growing: largest arena of each rank = 2*Hk*cached*D*2", escapes),
+        ("growing: WS204 absent", lambda: lacks(grow.codes(), "WS204")),
+        ("growing: gate exits 1", lambda: equal(1, grow.gate_exit)),
+        ("reserved: arena of each rank = 2*Hk*round_up(max_model_len-1, 16)*D*2", arenas),
+        ("reserved: every prompt answered", lambda: answers(reserved)),
+        ("reserved: WS204 absent", lambda: lacks(reserved.codes(), "WS204")),
+        ("reserved: gate exits 0", lambda: equal(0, reserved.gate_exit)),
+    ]
+    return [claim("d", text, check) for text, check in rows]
+
+
+def latent_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
+    """e: MLA and sparse MLA: its sites, with what each asked."""
+    found = []
+    for name in ("mla", "sparse-mla"):
+        ev = Evidence(folder / name)
+
+        def sites(ev: Evidence = ev) -> Outcome:
+            rows = [
+                f"{s.key} {max(s.warmup_bytes, s.serving_bytes):,}" for s in ev.session.sites
+            ]
+            return "its sites", rows, bool(ev.views) and bool(rows)
+
+        def gate(ev: Evidence = ev) -> Outcome:
+            return "0 or 1", ev.gate_exit, ev.gate_exit in (0, 1)
+
+        found += [
+            claim("e", f"{name}: every prompt answered", partial(answers, ev)),
+            claim("e", f"{name}: sites traced", sites),
+            claim("e", f"{name}: gate reaches a verdict", gate),
+        ]
+    return found
+
+
+def dcp_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
+    """f: decode context parallelism."""
+    grow, crash = Evidence(folder / "grow"), Evidence(folder / "crash")
+
+    def escape() -> Outcome:
+        found = [f for f in grow.gate["findings"] if f["code"] in ("WS101", "WS102")]
+        names = sorted({f["function"] for f in found})
+        wanted = "FlashAttentionImpl._forward_with_dcp"
+        return wanted, names, wanted in names
+
+    def largest() -> Outcome:
+        tokens = min(setting["chunk"], max(setting["prompts"]))
+        wanted = tokens * setting["heads"] * setting["head_size"] * 2
+        sites = [s for s in grow.session.sites if s.key.function.endswith("_forward_with_dcp")]
+        return equal(wanted, max(s.serving_bytes for s in sites))
+
+    def seen() -> Outcome:
+        caller = crash.locked_error()["caller"]
+        return "_forward_with_dcp", caller, caller.endswith("_forward_with_dcp")
+
+    rows = [
+        ("growing: every prompt answered", lambda: answers(grow)),
+        ("growing: the predicted escape", escape),
+        ("growing: largest request = tokens * heads * D * 2", largest),
+        ("growing: gate exits 1", lambda: equal(1, grow.gate_exit)),
+        ("as it is: vLLM's error names the site", seen),
+        ("as it is: gate exits 1", lambda: equal(1, crash.gate_exit)),
+    ]
+    return [claim("f", text, check) for text, check in rows]
+
+
+CHECKS: Final[dict[str, Callable[[Path, dict[str, Any]], list[Claim]]]] = {
+    "a": crash_claims,
+    "b": builder_claims,
+    "c": moe_claims,
+    "d": parallel_claims,
+    "e": latent_claims,
+    "f": dcp_claims,
+    "overhead": overhead_claims,
+}

@@ -1,0 +1,111 @@
+"""Reading what a server left: prompts, traces, verdicts, memory numbers, its log."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from wstrace.analysis.rank import RankView
+from wstrace.analysis.session import Session, load_session
+
+LOCKED: Final = re.compile(
+    r"AssertionError: Workspace is locked but allocation from '(?P<caller>[^']+)' "
+    r"requires (?P<required>[\d.]+) MB, current size is (?P<current>[\d.]+) MB"
+)
+
+
+class MissingError(Exception):
+    """A file that a claim needs is not there: the run did not come so far."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The folder of one server."""
+
+    folder: Path
+
+    def json(self, name: str) -> Any:
+        """A JSON file of this server."""
+        path = self.folder / name
+        if not path.exists():
+            raise MissingError(f"{self.folder.name}/{name} was not made")
+        return json.loads(path.read_text())
+
+    @cached_property
+    def session(self) -> Session:
+        """The analysed trace."""
+        if not (self.folder / "trace").is_dir():
+            raise MissingError(f"{self.folder.name} left no trace")
+        return load_session(self.folder / "trace")
+
+    @property
+    def views(self) -> list[RankView]:
+        """The workers of the trace."""
+        if not self.session.ranks:
+            raise MissingError(f"{self.folder.name}: no worker was recorded")
+        return self.session.ranks
+
+    @cached_property
+    def prompts(self) -> list[tuple[int, int]]:
+        """(tokens, HTTP status) in the order sent."""
+        path = self.folder / "prompts.jsonl"
+        if not path.exists():
+            raise MissingError(f"{self.folder.name} was sent no prompt")
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        return [(r["tokens"], r["status"]) for r in rows if r["event"] == "prompt"]
+
+    @property
+    def gate(self) -> dict[str, Any]:
+        """gate.json."""
+        found: dict[str, Any] = self.json("gate.json")
+        return found
+
+    @property
+    def gate_exit(self) -> int:
+        """The exit code of `wstrace gate`."""
+        path = self.folder / "gate.exit"
+        if not path.exists():
+            raise MissingError(f"{self.folder.name} was not judged")
+        return int(path.read_text())
+
+    def codes(self) -> list[str]:
+        """The finding codes of the gate, sorted, each once."""
+        return sorted({f["code"] for f in self.gate["findings"]})
+
+    def locked_error(self) -> re.Match[str]:
+        """vLLM's own error in the log."""
+        text = (self.folder / "server.log").read_text(errors="replace")
+        found = LOCKED.search(text)
+        if found is None:
+            raise MissingError(f"{self.folder.name}: no locked-workspace error in its log")
+        return found
+
+    def memory(self) -> dict[str, int]:
+        """The witness's numbers of the first worker, bytes."""
+        rows = self.json("memory.json")
+        if not rows:
+            raise MissingError(f"{self.folder.name}: the worker was not asked for its memory")
+        first: dict[str, int] = rows[0]
+        return first
+
+
+def continuation_bytes(
+    tokens: Sequence[int], chunk: int, block: int, heads: int, size: int, threshold: int = 128
+) -> int:
+    """The largest request of prompts sent one by one, no prefix shared: plain arithmetic.
+
+    A prompt is scheduled in chunks; each later chunk of more than `threshold` tokens asks
+    for 2 buffers of heads * round_up(tokens before it, block) * size elements of 2 bytes.
+    """
+    largest = 0
+    for prompt in tokens:
+        for cached in range(chunk, prompt, chunk):
+            if min(chunk, prompt - cached) > threshold:
+                rounded = -(-cached // block) * block
+                largest = max(largest, 2 * heads * rounded * size * 2)
+    return largest
