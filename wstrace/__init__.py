@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wstrace.errors import WstraceError
@@ -16,7 +17,5 @@ __all__ = ["WstraceError", "__version__", "record"]
 def __getattr__(name: str) -> Any:
     """`wstrace.record` on first use, so that importing wstrace costs next to nothing."""
     if name == "record":
-        from wstrace.recorder.session import record
-
-        return record
+        return import_module("wstrace.recorder.session").record
     raise AttributeError(f"module 'wstrace' has no attribute {name!r}")
