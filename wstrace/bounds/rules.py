@@ -38,7 +38,7 @@ def _try(rule: KnownSite, site: Site) -> Worst | Refusal:
         return Refusal(why, known_site=rule.id, lever=lever)
     request = expression.parse(rule.request_formula or case.formula).substitute(assumed)
     closed = expression.parse(case.formula).substitute(assumed)
-    monotone = rule.variant.monotone
+    monotone = rule.variant.monotone or len(rule.requests) > 1
     return Worst(
         bytes=case.bytes,
         formula=str(closed if monotone else request),
@@ -70,8 +70,14 @@ def _defaults(rule: KnownSite, site: Site) -> dict[str, Expression]:
 def _reproduces(
     rule: KnownSite, ask: Ask, site: Site, assumed: Mapping[str, Expression]
 ) -> bool:
-    """True where the rule gives the request's bytes for values that its step allows."""
-    request = expression.parse(rule.request_formula or rule.formula).substitute(assumed)
+    """True where one of the function's calls gives the bytes for values its step allows."""
+    return any(_gives(call, rule, ask, site, assumed) for call in rule.requests)
+
+
+def _gives(
+    call: str, rule: KnownSite, ask: Ask, site: Site, assumed: Mapping[str, Expression]
+) -> bool:
+    request = expression.parse(call).substitute(assumed)
     try:
         ends = {
             name: expression.parse(text).substitute(assumed).evaluate(site.numbers)

@@ -8,6 +8,7 @@ A value that this vLLM does not have is absent, never 0.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,9 @@ PATHS: dict[str, str] = {
     "cache_dtype": "cache_config.cache_dtype",
     "kv_cache_memory_bytes": "cache_config.kv_cache_memory_bytes",
     "num_gpu_blocks_override": "cache_config.num_gpu_blocks_override",
+    "sparse_mla_prefill_workspace_factor": (
+        "attention_config.sparse_mla_prefill_workspace_factor"
+    ),
     "tq_max_kv_splits": "attention_config.tq_max_kv_splits_for_cuda_graph",
 }
 TEXT_PATHS: dict[str, tuple[str, ...]] = {
@@ -57,6 +61,7 @@ TEXT_PATHS: dict[str, tuple[str, ...]] = {
     "index_head_dim": ("index_head_dim",),
     "index_n_heads": ("index_n_heads",),
     "index_topk": ("index_topk",),
+    "sliding_window": ("sliding_window",),
 }
 ENVIRONMENT: dict[str, str] = {
     "flashinfer_workspace_bytes": "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE",
@@ -93,6 +98,7 @@ def read_limits(vllm_config: Any) -> dict[str, Limit]:
     limits.update(_text_limits(vllm_config))
     limits.update(_head_limits(vllm_config))
     limits.update(_environment_limits())
+    limits.update(_device_limits(vllm_config))
     limits["model"] = os.path.basename(str(_walk(vllm_config, "model_config.model") or ""))
     return limits
 
@@ -124,6 +130,19 @@ def _head_limits(vllm_config: Any) -> dict[str, Limit]:
             found[name] = int(call())
         except Exception:  # a model without such heads has no such limit
             continue
+    return found
+
+
+def _device_limits(vllm_config: Any) -> dict[str, Limit]:
+    """Bytes of the model's dtype, and multiprocessors where a CUDA device is in use."""
+    found: dict[str, Limit] = {}
+    size = getattr(_walk(vllm_config, "model_config.dtype"), "itemsize", None)
+    if isinstance(size, int):
+        found["dtype_size"] = size
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        device = torch.cuda.current_device()
+        found["num_sms"] = int(torch.cuda.get_device_properties(device).multi_processor_count)
     return found
 
 

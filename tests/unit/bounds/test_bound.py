@@ -324,3 +324,32 @@ def test_bytes_are_fitted_without_shapes() -> None:
     assert bound.bytes == 2 * 2 * 4096 * 64 * 2
     assert bound.formula is not None
     assert "round_up(max_model_len - 1, 16)" in bound.formula
+
+
+def test_a_rule_holds_for_each_of_the_calls_that_its_function_makes() -> None:
+    """FlashAttention with DCP asks for all DCP heads, then for this rank's alone."""
+    limits: dict[str, Limit] = {
+        "max_num_batched_tokens": 4096,
+        "max_model_len": 8192,
+        "max_num_seqs": 8,
+        "num_attention_heads": 16,
+        "decode_context_parallel_size": 2,
+        "head_size": 128,
+        "dtype_size": 2,
+        "max_cudagraph_capture_size": 512,
+    }
+    sizes = [100 * 16 * 2 * 128 * 2, 100 * 16 * 128 * 2]
+    step = Step(index=1, total_tokens=100, num_reqs=1, requests=[Request(100, 200)])
+    asks = [
+        Ask(site=1, slot=Slot(), bytes=size, arena=0, phase="serving", step=step)
+        for size in sizes
+    ]
+    bound = bound_site(
+        asks,
+        limits,
+        file="vllm/v1/attention/backends/flash_attn.py",
+        function="FlashAttentionImpl._forward_with_dcp",
+        vllm_version="0.21.0",
+    )
+    assert bound.known_site == "dcp.flash_attention"
+    assert (bound.grade, bound.bytes) == ("proved", 4096 * 16 * 2 * 128 * 2)
