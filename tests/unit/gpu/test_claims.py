@@ -1,0 +1,168 @@
+"""The claims must be able to fail, and must not hold where the run left nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_runs.claims import table_of
+from gpu_runs.claims_overhead import interval
+from gpu_runs.evidence import LOCKED, continuation_bytes
+from gpu_runs.table import Claim, markdown
+
+CALLER = "turboquant_attn.py:747:_continuation_prefill"
+ERROR = (
+    f"(EngineCore pid=7) ERROR AssertionError: Workspace is locked but allocation from "
+    f"'{CALLER}' requires 8.00 MB, current size is 2.05 MB. Workspace growth is not allowed\n"
+)
+TURBO = {
+    "max_model_len": 32768,
+    "chunk": 4096,
+    "block": 16,
+    "num_kv_heads": 4,
+    "head_size": 128,
+    "short": 1000,
+    "deadly": 9000,
+    "middle": 20000,
+    "longest_of_six": 6000,
+    "longest_of_grow": 30000,
+}
+ESCAPE = {
+    "code": "WS101",
+    "caller": CALLER,
+    "serving_bytes": 8_388_608,
+    "arena_bytes": 2_146_816,
+}
+
+
+def make_crash(folder: Path, **changes: Any) -> dict[str, Claim]:
+    """Scenario a with only its crash; `changes` go into the finding. Claims by their text."""
+    crash = folder / "crash"
+    crash.mkdir(parents=True)
+    (folder / "scenario.json").write_text(json.dumps({"scenario": "a", "turbo": TURBO}))
+    (crash / "server.log").write_text("INFO starting\n" + ERROR)
+    prompts = [
+        {"event": "prompt", "tokens": n, "status": s} for n, s in ((1000, 200), (9000, 500))
+    ]
+    (crash / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    (crash / "gate.json").write_text(json.dumps({"findings": [ESCAPE | changes]}))
+    (crash / "gate.exit").write_text("1\n")
+    claims, _ = table_of(folder)
+    return {c.claim: c for c in claims}
+
+
+def test_crash_of_the_field_holds(tmp_path: Path) -> None:
+    claims = make_crash(tmp_path)
+    crash = [c for text, c in claims.items() if text.startswith("crash:")]
+    assert [c.ok for c in crash] == [True] * 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "failing"),
+    [
+        ({"serving_bytes": 8_388_352}, "crash: wstrace's bytes"),
+        ({"arena_bytes": 2_161_000}, "crash: the arena that vLLM's log names"),
+        (
+            {"caller": "turboquant_attn.py:747:other"},
+            "crash: wstrace names the caller that vLLM's log names",
+        ),
+    ],
+)
+def test_one_wrong_number_fails_one_claim(
+    tmp_path: Path, changes: dict[str, Any], failing: str
+) -> None:
+    claims = make_crash(tmp_path, **changes)
+    assert [text for text, c in claims.items() if c.ok is False] == [failing]
+
+
+def test_what_did_not_run_is_neither_true_nor_false(tmp_path: Path) -> None:
+    claims = make_crash(tmp_path)
+    others = [c for text, c in claims.items() if not text.startswith("crash:")]
+    assert others
+    assert {c.ok for c in others} == {None}
+    assert all(c.found.startswith("not run: ") for c in others)
+
+
+@pytest.mark.parametrize("scenario", ["b", "c", "d", "e", "f"])
+def test_an_empty_scenario_claims_nothing(tmp_path: Path, scenario: str) -> None:
+    setting = {"scenario": scenario, "turbo": TURBO, "tensor_parallel": 2, "prefixes": [1, 2]}
+    (tmp_path / "scenario.json").write_text(json.dumps(setting))
+    (tmp_path / "problems.json").write_text(
+        json.dumps([{"who": "grow", "what": "ValueError: no backend", "hint": ""}])
+    )
+    claims, told = table_of(tmp_path)
+    assert claims
+    assert {c.ok for c in claims} == {None}
+    assert told == [f"{tmp_path.name}: grow: ValueError: no backend"]
+
+
+def test_the_error_of_the_field_is_read() -> None:
+    found = LOCKED.search(ERROR)
+    assert found is not None
+    assert found.groupdict() == {"caller": CALLER, "required": "8.00", "current": "2.05"}
+
+
+@pytest.mark.parametrize(
+    ("prompts", "largest"),
+    [
+        ([1000, 4096], 0),
+        ([4097], 0),
+        ([4096 + 128], 0),
+        ([4096 + 129], 8_388_608),
+        ([9000], 16_777_216),
+        ([1000, 9000, 30000], 58_720_256),
+        ([32760], 58_720_256),
+    ],
+)
+def test_continuation_bytes_by_hand(prompts: list[int], largest: int) -> None:
+    assert continuation_bytes(prompts, chunk=4096, block=16, heads=4, size=128) == largest
+
+
+def overhead(folder: Path, on: float, off_calls: int = 0, replay_calls: int = 0) -> list[Claim]:
+    """Five pairs in which the recorded side runs at `on` times the other side's speed."""
+    mode = folder / "graphs"
+    mode.mkdir(parents=True)
+    (folder / "scenario.json").write_text(
+        json.dumps({"scenario": "overhead", "load": {"pairs": 5}})
+    )
+    side = {"tokens_per_s": 1000.0 * on, "ttft_s": 0.01, "calls": 40}
+    other = {"tokens_per_s": 1000.0, "ttft_s": 0.01, "calls": off_calls}
+    replay = {"steps": 50, "replays": 50, "calls": replay_calls, "records": 0}
+    (mode / "task.json").write_text("{}")
+    (mode / "result.json").write_text(
+        json.dumps({"pairs": [{"on": side, "off": other}] * 5, "replay": replay})
+    )
+    return table_of(folder)[0]
+
+
+def test_overhead_at_the_target_holds(tmp_path: Path) -> None:
+    assert [c.ok for c in overhead(tmp_path, 0.99)] == [True] * 9
+
+
+@pytest.mark.parametrize(
+    ("changes", "failing"),
+    [
+        ({"on": 0.9899}, "tokens/s, recorded over not recorded"),
+        ({"on": 1.0, "off_calls": 8}, "manager calls counted while the hooks were off"),
+        ({"on": 1.0, "replay_calls": 8}, "manager calls in these steps"),
+    ],
+)
+def test_overhead_can_fail(tmp_path: Path, changes: dict[str, Any], failing: str) -> None:
+    claims = overhead(tmp_path, **changes)
+    assert [c.claim for c in claims if c.ok is False] == [failing]
+
+
+def test_interval_is_reproducible_and_within_the_values() -> None:
+    values = [0.97, 0.99, 1.0, 1.01, 1.02, 1.0, 0.98]
+    low, high = interval(values)
+    assert (low, high) == interval(values)
+    assert 0.97 <= low <= 1.0 <= high <= 1.02
+
+
+def test_a_cell_cannot_break_the_table() -> None:
+    text = markdown([Claim("a", "x | y", "1", "two\nlines", False)], ["d: no | GPU"])
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[-1] == "| a | x \\| y | 1 | two lines | **no** |"
+    assert "- d: no \\| GPU" in text
