@@ -26,6 +26,7 @@ SCALARS: Final = {
     "num_prefills": "num_prefills",
     "num_prefill_tokens": "num_prefill_tokens",
     "max_query_len": "query_len",
+    "query_len": "query_len",
     "max_seq_len": "seq_len",
     "max_prefill_seq_len": "seq_len",
     "max_decode_seq_len": "seq_len",

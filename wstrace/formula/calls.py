@@ -218,8 +218,8 @@ class Calls(Names):
         if title == "builtins.len":
             return self.length(args[0], where)
         if title == "builtins.range":
-            return Range(args[0])
-        if title == "builtins.enumerate":
+            return Range(len(args) == 1)
+        if title == "builtins.enumerate" and len(args) == 1:
             return Zipped((Range(), args[0]))
         if title == "builtins.zip":
             return Zipped(tuple(args))

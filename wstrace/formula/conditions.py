@@ -38,6 +38,7 @@ class Conditions:
     def __init__(self, session: Session, world: World) -> None:
         self.session = session
         self.world = world
+        self.assigned: dict[tuple[int, int], Value] = {}
         self.memo: dict[tuple[int, str, int, int], Value | Stop] = {}
 
     @abstractmethod

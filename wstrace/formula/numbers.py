@@ -123,6 +123,8 @@ def _special(session: Session, op: str, a: Value, b: Value, where: str) -> Value
         step = {"Add": b.node.value, "Sub": -b.node.value}.get(op)
         if step is not None:
             return Index(a.base, a.offset + step, None if a.value is None else a.value + step)
+    if isinstance(b, Index) and op == "Add" and isinstance(a, Num):
+        return combine(session, op, b, a, where)
     if op == "Sub":
         return a if b == Num(Const(0)) else _difference(session, a, b, where)
     if isinstance(a, Tensor) and isinstance(b, Num | Literal):

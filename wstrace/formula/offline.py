@@ -267,7 +267,7 @@ class SourceWorld(Passing):
             return function.path
         handle = function.handle
         if isinstance(handle, ExternalRef):
-            return handle.name
+            return "" if handle.name.rpartition(".")[2] in _DEVICE else handle.name
         if isinstance(handle, FunctionRef) and binding.is_vllm(handle.module):
             return f"vllm.{handle.name}" if handle.name in _LIBRARY else ""
         if isinstance(handle, ModuleRef | ClassRef | AssignedRef):

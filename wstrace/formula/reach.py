@@ -130,7 +130,7 @@ class Names(Conditions):
         where = scope.where(statement)
         if isinstance(found, Bind):
             self.session.statements.setdefault(scope.source.line(statement))
-            return self.unpacked(self.value(found.value, scope), found.path, where)
+            return self.unpacked(self.once(found.value, scope), found.path, where)
         if isinstance(found, Augment):
             self.session.statements.setdefault(scope.source.line(statement))
             op = type(found.statement.op).__name__
@@ -146,6 +146,14 @@ class Names(Conditions):
             return self.world.imported(scope, found.statement, name)
         assert isinstance(found, Lost)
         return self.kept(scope, name, place, found)
+
+    def once(self, node: ast.expr, scope: Scope) -> Value:
+        """The value of an assignment's right side: one evaluation for all its targets, so
+        that the arms of conditions inside it stay together."""
+        key = (scope.serial, id(node))
+        if key not in self.assigned:
+            self.assigned[key] = self.value(node, scope)
+        return self.assigned[key]
 
     def kept(self, scope: Scope, name: str, place: Point, lost: Lost) -> Value:
         """Only lists are hurt by calls and aliases; the rest keeps its value."""
@@ -225,7 +233,7 @@ class Names(Conditions):
                         return self.iterated(inner, part, position, name, where)
             raise Stop(where, f"{name} is a part of a loop variable")
         if isinstance(over, Range):
-            return position
+            return position if over.from_zero else Index(("shifted", position.base))
         if isinstance(over, Series):
             return self.session.element(over, position, where)
         raise Stop(where, f"the loop variable {name} proves nothing")

@@ -90,6 +90,7 @@ class Session:
         self, series: Series, index: Index, where: str, value: int | None = None
     ) -> Value:
         """Element `index` of a per-request series."""
+        index = _from_end(series, index)
         if series.kind == STARTS:
             return Element(series, index)
         place = (index.base, index.offset + series.start)
@@ -147,6 +148,21 @@ class Session:
                 return Index("literal", value.node.value, value.node.value)
             return _offset(value)
         raise Stop(where, "an index that is not understood")
+
+
+def _from_end(series: Series, index: Index) -> Index:
+    """Positions counted from the end: query starts are one more than requests, and the
+    end of a series that was cut is not the end of another."""
+    if index.base == "literal" and index.offset < 0:
+        base = ("end", None if series.count is not None else object())
+        return Index(base, index.offset + (series.kind == STARTS) - series.start)
+    if any(isinstance(n, tree.Op) and n.op in ("-", "neg") for n in _nodes(index.base)):
+        return Index(("unknown", object()), index.offset)
+    return index
+
+
+def _nodes(base: Hashable) -> list[tree.Node]:
+    return list(tree.walk(base)) if isinstance(base, Const | Name | tree.Op) else []
 
 
 def _offset(value: Num) -> Index:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 from wstrace.formula import numbers, tree
 from wstrace.formula.evaluate import Evaluator
@@ -58,7 +60,28 @@ def _sliced(
     asked = evaluator.packed(call.args, scope, whole=True)
     where = scope.where(call)
     nodes = [request_bytes(session, arm, where) for arm in arms(asked)]
+    unsettle(session, scope.source.file + scope.source.qualname)
     return checked(session, list(dict.fromkeys(nodes)), _bytes(specs))
+
+
+_assumed: dict[tuple[str, str, str], int | None] = {}
+_MAX_ASSUMED: Final = 4096
+
+
+def unsettle(session: Session, site: str) -> None:
+    """Dimensions assumed constant are compared with earlier requests of the same site; one
+    that has changed is unbound from then on."""
+    for name, leaf in session.leaves.items():
+        if leaf.kind != "constant" or not leaf.why or leaf.value is None:
+            continue
+        key = (site, leaf.where, leaf.source)
+        if key not in _assumed and len(_assumed) >= _MAX_ASSUMED:
+            continue
+        first = _assumed.setdefault(key, leaf.value)
+        if first != leaf.value:
+            _assumed[key] = None
+            why = f"{leaf.source} is not constant: {leaf.value} here, otherwise before"
+            session.leaves[name] = replace(leaf, kind="unbound", why=why)
 
 
 def request_bytes(session: Session, asked: Value, where: str) -> Node:

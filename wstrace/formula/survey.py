@@ -75,9 +75,9 @@ def kind_of(place: CallPlace) -> Kind:
         return "reserve"
     point = place.source.places[id(place.call)]
     while (outer := place.source.outer.get(id(point.block))) is not None:
-        if isinstance(outer.owner, ast.If) and outer.field == "body":
-            if _profiling(ast.unparse(outer.owner.test)):
-                return "reserve"
+        test = outer.owner.test if isinstance(outer.owner, ast.If) else None
+        if test is not None and outer.field == "body" and _profiling(ast.unparse(test)):
+            return "reserve"
         point = outer.point
     return "serving"
 

@@ -110,9 +110,9 @@ class Element:
 
 @dataclass(frozen=True)
 class Range:
-    """`range(stop)` or anything else that only numbers positions."""
+    """A range, numbering positions; `from_zero` when it counts along with a sequence."""
 
-    length: Value | None = None
+    from_zero: bool = True
 
 
 @dataclass(frozen=True)

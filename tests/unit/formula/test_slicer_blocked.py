@@ -186,6 +186,42 @@ rows = lens[1] - q
     assert "num_computed_tokens" not in {leaf.role for leaf in sliced.leaves}
 
 
+OFF_BY_ONE = [
+    "for i, n in enumerate(lens, 1):\n    q = starts[i] - starts[i - 1]",
+    "for i, n in zip(range(1, 3), lens):\n    q = starts[min(i + 1, 2)] - starts[min(i, 1)]",
+    "for i, n in zip(range(1, 3), lens):\n    q = starts[i] - starts[i - 1]",
+    "for n in lens[:1]:\n    q = starts[-1] - starts[-2]",
+    "for n in [lens[-2]]:\n    q = starts[-1] - starts[-2]",
+    "n = lens[-2]\nfor _ in [1]:\n    q = starts[-1] - starts[-2]",
+    "n, j = lens[-2], 2\nfor _ in [1]:\n    q = starts[-j + 1] - starts[-j]",
+    "n, cut = lens[1], starts[:2]\nfor _ in [1]:\n    q = cut[-1] - cut[-2]",
+    "for i, n in enumerate(lens[1:]):\n    q = starts[i + 1] - starts[i]",
+]
+
+
+@pytest.mark.parametrize("loop", OFF_BY_ONE)
+def test_positions_that_do_not_count_the_same_request(worker: Worker, loop: str) -> None:
+    body = "lens, starts = meta.seq_lens.tolist(), meta.query_start_loc.tolist()\n"
+    sliced = run(
+        worker,
+        f"{body}{loop}\n    rows = n - q\n    {ASK}",
+        seq_lens=tensor(values=[30, 50]),
+        query_start_loc=tensor(values=[0, 4, 10]),
+    )
+    assert "num_computed_tokens" not in {leaf.role for leaf in sliced.leaves}
+
+
+def test_the_last_request_from_the_end(worker: Worker) -> None:
+    body = "lens, starts = meta.seq_lens.tolist(), meta.query_start_loc.tolist()\n"
+    sliced = run(
+        worker,
+        f"{body}rows = lens[-1] - (starts[-1] - starts[-2])\n{ASK}",
+        seq_lens=tensor(values=[30, 50]),
+        query_start_loc=tensor(values=[0, 4, 10]),
+    )
+    assert [(leaf.role, leaf.value) for leaf in sliced.leaves] == [("num_computed_tokens", 44)]
+
+
 def test_lengths_of_two_metadata_objects_are_not_subtracted(worker: Worker) -> None:
     module = worker.load("""
 def f(one, two):

@@ -176,6 +176,17 @@ def test_per_token_from_vllms_own_entry(worker: Worker) -> None:
     assert "assumed constant" in leaves["query_2"].why
 
 
+def test_a_dimension_that_was_assumed_constant_and_changes(worker: Worker) -> None:
+    entry = worker.load(ENTRY, "vllm.fake_changing")
+    impl = worker.load(PER_TOKEN.replace("view(-1, 8 * 96)", "view(-1, 96)")).Impl()
+    for rows, heads, width in ((64, 8, 96), (32, 8, 96), (64, 8, 192), (64, 8, 96)):
+        query = tensor(rows, heads, width)
+        entry.unified_attention_with_output(query, query, impl, worker.metadata())
+    stops = [sliced.stopped for sliced in worker.manager.results]
+    assert stops[:2] == [None, None]
+    assert all("not constant" in (stop or "") for stop in stops[2:])
+
+
 def test_the_same_entry_outside_vllm_binds_nothing(worker: Worker) -> None:
     entry = worker.load(ENTRY)
     entry.unified_attention_with_output(
