@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from wstrace.formula import binding
 from wstrace.formula.project import CallPlace, ClassRef, ExternalRef, Project
+from wstrace.formula.scope import Scope
 from wstrace.formula.values import Dtype, Obj, Opaque, Stop, Tensor, Value, choose
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from wstrace.formula.evaluate import Evaluator
-    from wstrace.formula.offline import SourceState
-    from wstrace.formula.scope import Scope
     from wstrace.formula.session import Session
     from wstrace.formula.source import FunctionSource
 
@@ -22,6 +22,21 @@ MAX_CALLS: Final = 8
 _COMMON: Final = {"forward", "__call__", "apply", "build", "run", "call", "compute", "execute"}
 _ENTRIES: Final = {"forward": ("query", "q"), "forward_mqa": ("q",), "forward_mha": ("q",)}
 _IMPL_BASES: Final = {*binding.IMPLS, "MLAAttentionImpl", "SparseMLAAttentionImpl"}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An object of a class of the project; `fixed` when it cannot be replaced."""
+
+    cls: ClassRef
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """What an offline scope knows: its module, and how many callers it was lifted."""
+
+    module: str
+    up: int = 0
 
 
 class Passing:
@@ -34,8 +49,6 @@ class Passing:
 
     def parameter(self, scope: Scope, name: str) -> Value:
         """By class where the annotation is one; else what all callers in reach pass."""
-        from wstrace.formula.offline import Instance
-
         state: SourceState = scope.state  # type: ignore[assignment]
         source = scope.source
         where = f"{source.file}:{source.node.lineno}"
@@ -163,10 +176,7 @@ class Passing:
     def passed(
         self, scope: Scope, place: CallPlace, state: SourceState, name: str, where: str
     ) -> Value:
-        from wstrace.formula.offline import SourceState as State
-        from wstrace.formula.scope import Scope as Where
-
-        caller = Where(place.source, State(place.module, state.up + 1))
+        caller = Scope(place.source, SourceState(place.module, state.up + 1))
         owner = None
         method = self.owner_class(scope.source, state.module)
         if method is not None and isinstance(place.call.func, ast.Attribute):
