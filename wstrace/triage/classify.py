@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from wstrace.triage import reasons
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -39,12 +41,12 @@ def classify(
     if refusal.kind != "arena":
         return _not_arena(refusal, site)
     if phase in STARTUP:
-        return Verdict("order_of_warmup", _code(refusal), _ORDER.format(phase=phase))
+        return Verdict("order_of_warmup", _code(refusal), reasons.ORDER.format(phase=phase))
     for judge in (_by_slot, _by_half_batch, _by_debug_lines, _by_site, _by_size):
         verdict = judge(refusal, site, text, config)
         if verdict:
             return verdict
-    return Verdict("unknown", _code(refusal), _UNKNOWN, "possible")
+    return Verdict("unknown", _code(refusal), reasons.UNKNOWN, "possible")
 
 
 def _code(refusal: Refusal) -> str:
@@ -60,11 +62,11 @@ def _not_arena(refusal: Refusal, site: KnownSite | None) -> Verdict:
         kind: Class = "undersized_in_profile"
         if site and site.triage_class == "persistent_resource_missing":
             kind = "persistent_resource_missing"
-        return Verdict(kind, "WS106", _SCRATCH)
+        return Verdict(kind, "WS106", reasons.SCRATCH)
     if refusal.kind == "shape":
         why = f"The resource exists with another shape: it {refusal.detail}."
         return Verdict("persistent_resource_missing", "WS105", why)
-    return Verdict("persistent_resource_missing", "WS105", _PERSISTENT)
+    return Verdict("persistent_resource_missing", "WS105", reasons.PERSISTENT)
 
 
 def _by_slot(
@@ -78,7 +80,9 @@ def _by_slot(
         other = resize.ubatch is not None and (resize.ubatch or resize.lane)
         if other and (resize.after.bytes or 0) >= required.low:
             slot = f"ubatch {resize.ubatch}, lane {resize.lane or 0}"
-            return Verdict("wrong_slot", "WS104", _OTHER_SLOT.format(slot=slot), "likely")
+            return Verdict(
+                "wrong_slot", "WS104", reasons.OTHER_SLOT.format(slot=slot), "likely"
+            )
     return None
 
 
@@ -93,7 +97,7 @@ def _by_half_batch(
     if not required or not current or not current.bytes or ranks.dp is None or ranks.ep is None:
         return None
     doubled = required.bytes == 2 * current.bytes
-    return Verdict("wrong_slot", "WS104", _HALF, "possible") if doubled else None
+    return Verdict("wrong_slot", "WS104", reasons.HALF, "possible") if doubled else None
 
 
 def _by_debug_lines(
@@ -106,8 +110,8 @@ def _by_debug_lines(
     if not earlier or not refusal.function:
         return None
     if any(r.file == refusal.file and r.function == refusal.function for r in earlier):
-        return Verdict("undersized_in_profile", "WS102", _ASKED_LESS)
-    return Verdict("never_profiled", "WS101", _NEVER_ASKED, "likely")
+        return Verdict("undersized_in_profile", "WS102", reasons.ASKED_LESS)
+    return Verdict("never_profiled", "WS101", reasons.NEVER_ASKED, "likely")
 
 
 def _before(refusal: Refusal, resizes: Sequence[Resize]) -> list[Resize]:
@@ -121,14 +125,14 @@ def _by_site(
     if site is None:
         return None
     if site.triage_class == "wrong_slot":
-        return Verdict("wrong_slot", "WS104", _SITE_SLOT, "likely")
+        return Verdict("wrong_slot", "WS104", reasons.SITE_SLOT, "likely")
     if site.triage_class in ("undersized_in_profile", "over_reserved"):
         kind: Class = "undersized_in_profile"
-        return Verdict(kind, "WS102", _UNDERSIZED)
+        return Verdict(kind, "WS102", reasons.UNDERSIZED)
     if site.triage_class == "never_profiled":
-        return Verdict("never_profiled", "WS101", _NEVER)
+        return Verdict("never_profiled", "WS101", reasons.NEVER)
     if site.triage_class == "pointer_moved_after_capture":
-        return Verdict("undersized_in_profile", "WS102", _UNDERSIZED, "likely")
+        return Verdict("undersized_in_profile", "WS102", reasons.UNDERSIZED, "likely")
     return None
 
 
@@ -136,48 +140,5 @@ def _by_size(
     refusal: Refusal, site: KnownSite | None, text: Text, config: dict[str, Value]
 ) -> Verdict | None:
     if refusal.current is not None and refusal.current.bytes == 0:
-        return Verdict("never_profiled", "WS101", _EMPTY)
+        return Verdict("never_profiled", "WS101", reasons.EMPTY)
     return None
-
-
-_ORDER: Final = (
-    "The request came during start-up ({phase}), after the lock: vLLM's own warm-up asks for "
-    "more than its graph capture did."
-)
-_PERSISTENT: Final = (
-    "A resource that must be made before the lock, once in each (ubatch, lane), was first "
-    "asked for after it. Bytes in the arena cannot help."
-)
-_SCRATCH: Final = (
-    "The layer keeps its own scratch and checks the lock itself: more (token, expert) rows "
-    "came than in warm-up. Bytes in the arena cannot help."
-)
-_OTHER_SLOT: Final = (
-    "Another slot ({slot}) was made large enough before the lock; the one that was asked "
-    "is not."
-)
-_HALF: Final = (
-    "Exactly twice the arena, on a data-parallel expert rank: the slot seems to have been "
-    "profiled with half a batch (dual-batch overlap splits the dummy step), or it is a ubatch "
-    "slot that was never grown."
-)
-_ASKED_LESS: Final = "The log shows that this site asked before the lock, for less."
-_NEVER_ASKED: Final = (
-    "The log shows what grew the arena before the lock, and this site is not among it."
-)
-_NEVER: Final = (
-    "Nothing in warm-up runs this path: the arena was locked at what other layers had "
-    "asked for."
-)
-_UNDERSIZED: Final = (
-    "Warm-up runs this site, but with a smaller shape than serving can bring: the arena was "
-    "locked at that."
-)
-_SITE_SLOT: Final = (
-    "This site's reservation is made in slot (0, 0) only; another ubatch or lane has none."
-)
-_EMPTY: Final = "The arena was empty at the lock: no layer had asked for scratch in warm-up."
-_UNKNOWN: Final = (
-    "Either nothing in warm-up runs this call, or warm-up ran it with a smaller shape. The "
-    "text does not say which; a trace does."
-)

@@ -11,7 +11,8 @@ from wstrace.triage.collect import Collector
 from wstrace.triage.prefilter import Prefilter
 from wstrace.triage.prefixes import Line, lines_of
 from wstrace.triage.ranks import NOWHERE, Ranks, ranks_of
-from wstrace.triage.scan import REACH, scan
+from wstrace.triage.refusals import REACH
+from wstrace.triage.scan import scan
 from wstrace.triage.settings import Settings, settings_of
 from wstrace.triage.squeeze import join
 from wstrace.triage.steps import steps_of

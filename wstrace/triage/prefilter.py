@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 CONTEXT: Final = 1 << 15
-BUDGET: Final = 16 << 20
+BUDGET: Final = 8 << 20
 MOST_KEYS: Final = 100_000
 _BLANKS: Final = b" \t\r\n>|\\\x00"
 _MESSAGE: Final = 240

@@ -205,7 +205,9 @@ def _from_json(text: str, outer: str) -> tuple[str, list[str]] | None:
         return None
     names = [str(record[key]) for key in _JSON_OUTER if isinstance(record.get(key), str | int)]
     texts = [
-        text for key, text in _strings(record, "", 0) if key in _JSON_TEXT or _TELLS.search(text)
+        text
+        for key, text in _strings(record, "", 0)
+        if key in _JSON_TEXT or _TELLS.search(text)
     ]
     return f"{outer} {' '.join(names)}".strip()[:200], texts
 

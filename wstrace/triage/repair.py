@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from os.path import commonprefix
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from wstrace.triage.prefixes import Line
 
 WIDEST: Final = 120
-_WORDS: Final = re.compile(r"orkspaceis|islocked|allocationfrom|currentsize|growthisnot|locking")
+_WORDS: Final = re.compile(
+    r"orkspaceis|islocked|allocationfrom|currentsize|growthisnot|locking"
+)
 _SEPARATOR: Final = re.compile(r".*[\s|:>\])-]", re.DOTALL)
 
 
@@ -29,7 +31,7 @@ def worth_trying(squeezed: str) -> bool:
 def without_shared_prefix(lines: Sequence[Line]) -> list[Line]:
     """Each line without the beginning that it shares with a neighbour."""
     texts = [line.text for line in lines]
-    shared = [_shared(one, other) for one, other in zip(texts, texts[1:], strict=False)]
+    shared = [_shared(one, other) for one, other in pairwise(texts)]
     before = ["", *shared]
     after = [*shared, ""]
     return [
@@ -40,6 +42,7 @@ def without_shared_prefix(lines: Sequence[Line]) -> list[Line]:
 
 def _shared(one: str, other: str) -> str:
     """The common beginning up to its last separator; nothing where it is only blanks."""
-    prefix = commonprefix([one[:WIDEST], other[:WIDEST]])
-    found = _SEPARATOR.match(prefix)
+    pairs = zip(one[:WIDEST], other[:WIDEST], strict=False)
+    length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    found = _SEPARATOR.match(one[:length])
     return found.group() if found and found.group().strip() else ""

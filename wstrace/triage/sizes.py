@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from wstrace.bounds import known
-from wstrace.formula.expression import FormulaError, parse
+from wstrace.formula import expression
+from wstrace.formula.expression import FormulaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -119,8 +121,13 @@ def block_free(site: KnownSite, values: Mapping[str, int]) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
+@cache
+def _parsed(formula: str) -> Expression:
+    return expression.parse(formula)
+
+
 def _request(site: KnownSite) -> Expression:
-    return parse(site.request_formula or site.formula)
+    return _parsed(site.request_formula or site.formula)
 
 
 def _with_defaults(site: KnownSite, values: Mapping[str, int]) -> dict[str, int]:
@@ -128,7 +135,7 @@ def _with_defaults(site: KnownSite, values: Mapping[str, int]) -> dict[str, int]
     for name in site.names:
         if name.name in numbers or name.default is None:
             continue
-        default = _evaluate(parse(str(name.default)), numbers)
+        default = _evaluate(_parsed(str(name.default)), numbers)
         if default is not None:
             numbers[name.name] = default
     return {name: number for name, number in numbers.items() if name not in site.drivers}

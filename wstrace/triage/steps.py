@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from wstrace.triage.facts import StepDump
-from wstrace.triage.scan import origin_at
+from wstrace.triage.measure import origin_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

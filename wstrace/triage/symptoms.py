@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from wstrace.bounds import known
 from wstrace.bounds.site import release_of
-from wstrace.triage import bounding
+from wstrace.triage import bounding, reasons
 from wstrace.triage import frames as tracebacks
 from wstrace.triage.finding import Finding
 from wstrace.triage.numbers import values
@@ -64,7 +64,7 @@ def _over_reserved(
         if _fixed(version, site.first_fixed):
             continue
         yield _of_resize(
-            resize, text, settings, given, "over_reserved", "WS203", _OVER, "likely"
+            resize, text, settings, given, "over_reserved", "WS203", reasons.OVER, "likely"
         )
 
 
@@ -103,14 +103,14 @@ def _moved(
         if before:
             yield _of_fault(
                 text, settings, fault, "pointer_moved_after_capture", "WS301",
-                _MOVED, "likely", before[-1],
+                reasons.MOVED, "likely", before[-1],
             )  # fmt: skip
             continue
         hint = _may_move(text, settings, fault)
         if hint:
             yield _of_fault(
                 text, settings, fault, "pointer_moved_after_capture", "WS301",
-                f"{hint} {_MAY}", "possible",
+                f"{hint} {reasons.MAY}", "possible",
             )  # fmt: skip
 
 
@@ -119,9 +119,9 @@ def _may_move(text: Text, settings: Settings, fault: Fault) -> str | None:
     release = release_of(_version(settings, fault.origin.line))
     v2 = text.v2_runner or any(_V2_RUNNER in frame.path for frame in fault.frames)
     if v2 and (release is None or release < V2_LOCKS_FROM):
-        return _V2
+        return reasons.V2
     if fault.origin.ranks.dcp is not None and (release is None or release < (0, 24, 0)):
-        return _DCP
+        return reasons.DCP
     return None
 
 
@@ -142,12 +142,12 @@ def _starved(
             inside = next((f for f in reversed(fault.frames) if _known(f)), None)
             if inside is None:
                 continue
-            why = _KNOWN_OOM
+            why = reasons.KNOWN_OOM
         else:
-            why = _OOM_INSIDE if inside else _OOM_AFTER
+            why = reasons.OOM_INSIDE if inside else reasons.OOM_AFTER
         yield _of_fault(
             text, settings, fault, "unlocked_growth_oom", "WS201", why,
-            "certain" if why == _OOM_INSIDE else "possible",
+            "certain" if why == reasons.OOM_INSIDE else "possible",
             grown[-1] if grown and inside is None else None, inside,
         )  # fmt: skip
 
@@ -161,7 +161,9 @@ def _grown(
 ) -> Iterator[Finding]:
     for resize, after in late:
         kind: Class = "unlocked_growth_oom" if after == "kv" else "pointer_moved_after_capture"
-        code, why = ("WS201", _LATE) if after == "kv" else ("WS301", _LATE_CAPTURE)
+        code, why = (
+            ("WS201", reasons.LATE) if after == "kv" else ("WS301", reasons.LATE_CAPTURE)
+        )
         yield _of_resize(resize, text, settings, given, kind, code, why, "likely")
 
 
@@ -261,43 +263,3 @@ def _of_fault(
 def _version(settings: Settings, line: int) -> str | None:
     version: Value | None = settings.resolve(line).get("vllm_version")
     return version if isinstance(version, str) else None
-
-
-_OVER: Final = (
-    "Nothing failed. This reservation is known to be larger than the site can need in this "
-    "version, and the KV cache pays for it."
-)
-_MOVED: Final = (
-    "The arena was replaced after graphs had been captured, and then the GPU read memory that "
-    "is gone: captured graphs keep the old address. The traceback names an innocent line."
-)
-_V2: Final = (
-    "The V2 model runner does not lock the workspace before vLLM 0.30, so a larger request "
-    "moves the arena under captured graphs without a word."
-)
-_DCP: Final = (
-    "With decode context parallelism the exchange buffers lay in the growable arena before "
-    "vLLM 0.24, and warm-up after capture could move it."
-)
-_MAY: Final = (
-    "No line here shows that it happened. To know: run again with VLLM_DEBUG_WORKSPACE=1 or "
-    "under `wstrace run`."
-)
-_OOM_INSIDE: Final = (
-    "The arena itself was growing when memory ran out: KV sizing had not counted this request."
-)
-_OOM_AFTER: Final = (
-    "Memory ran out after the arena had grown by an amount that KV sizing never saw."
-)
-_KNOWN_OOM: Final = (
-    "Memory ran out in a layer whose scratch is known to grow with the request and not to be "
-    "seen by profiling; there is no line of the arena itself."
-)
-_LATE: Final = (
-    "The arena grew after the KV cache size was decided: these bytes are in no budget, and the "
-    "next larger request may find no memory."
-)
-_LATE_CAPTURE: Final = (
-    "The arena was replaced after graph capture: graphs captured before hold the old address, "
-    "which is freed memory now."
-)

@@ -1,0 +1,85 @@
+"""Why it failed, in one or two sentences each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ORDER: Final = (
+    "The request came during start-up ({phase}), after the lock: vLLM's own warm-up asks for "
+    "more than its graph capture did."
+)
+PERSISTENT: Final = (
+    "A resource that must be made before the lock, once in each (ubatch, lane), was first "
+    "asked for after it. Bytes in the arena cannot help."
+)
+SCRATCH: Final = (
+    "The layer keeps its own scratch and checks the lock itself: more (token, expert) rows "
+    "came than in warm-up. Bytes in the arena cannot help."
+)
+OTHER_SLOT: Final = (
+    "Another slot ({slot}) was made large enough before the lock; the one that was asked "
+    "is not."
+)
+HALF: Final = (
+    "Exactly twice the arena, on a data-parallel expert rank: the slot seems to have been "
+    "profiled with half a batch (dual-batch overlap splits the dummy step), or it is a ubatch "
+    "slot that was never grown."
+)
+ASKED_LESS: Final = "The log shows that this site asked before the lock, for less."
+NEVER_ASKED: Final = (
+    "The log shows what grew the arena before the lock, and this site is not among it."
+)
+NEVER: Final = (
+    "Nothing in warm-up runs this path: the arena was locked at what other layers had "
+    "asked for."
+)
+UNDERSIZED: Final = (
+    "Warm-up runs this site, but with a smaller shape than serving can bring: the arena was "
+    "locked at that."
+)
+SITE_SLOT: Final = (
+    "This site's reservation is made in slot (0, 0) only; another ubatch or lane has none."
+)
+EMPTY: Final = "The arena was empty at the lock: no layer had asked for scratch in warm-up."
+UNKNOWN: Final = (
+    "Either nothing in warm-up runs this call, or warm-up ran it with a smaller shape. The "
+    "text does not say which; a trace does."
+)
+OVER: Final = (
+    "Nothing failed. This reservation is known to be larger than the site can need in this "
+    "version, and the KV cache pays for it."
+)
+MOVED: Final = (
+    "The arena was replaced after graphs had been captured, and then the GPU read memory that "
+    "is gone: captured graphs keep the old address. The traceback names an innocent line."
+)
+V2: Final = (
+    "The V2 model runner does not lock the workspace before vLLM 0.30, so a larger request "
+    "moves the arena under captured graphs without a word."
+)
+DCP: Final = (
+    "With decode context parallelism the exchange buffers lay in the growable arena before "
+    "vLLM 0.24, and warm-up after capture could move it."
+)
+MAY: Final = (
+    "No line here shows that it happened. To know: run again with VLLM_DEBUG_WORKSPACE=1 or "
+    "under `wstrace run`."
+)
+OOM_INSIDE: Final = (
+    "The arena itself was growing when memory ran out: KV sizing had not counted this request."
+)
+OOM_AFTER: Final = (
+    "Memory ran out after the arena had grown by an amount that KV sizing never saw."
+)
+KNOWN_OOM: Final = (
+    "Memory ran out in a layer whose scratch is known to grow with the request and not to be "
+    "seen by profiling; there is no line of the arena itself."
+)
+LATE: Final = (
+    "The arena grew after the KV cache size was decided: these bytes are in no budget, and the "
+    "next larger request may find no memory."
+)
+LATE_CAPTURE: Final = (
+    "The arena was replaced after graph capture: graphs captured before hold the old address, "
+    "which is freed memory now."
+)
