@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from gpu_runs.claims_crash import crash_claims
+from gpu_runs.claims_crash import crash_claims, expected
 from gpu_runs.claims_overhead import overhead_claims
-from gpu_runs.evidence import Evidence, continuation_bytes
+from gpu_runs.evidence import Evidence
 from gpu_runs.table import Claim, Outcome, claim, equal
 from wstrace.trace.records import Slot
 
@@ -132,8 +132,7 @@ def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
 
     def escapes() -> Outcome:
         tokens = [n for n, _ in grow.prompts]
-        shape = (turbo["chunk"], turbo["block"], heads, turbo["head_size"])
-        wanted = [continuation_bytes(tokens, *shape)] * tp
+        wanted = [expected(turbo | {"num_kv_heads": heads}, tokens)] * tp
         return equal(wanted, [max(g.after for g in v.growths) for v in grow.views])
 
     def arenas() -> Outcome:

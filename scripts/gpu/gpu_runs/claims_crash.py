@@ -33,8 +33,14 @@ def crash_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
 
 def expected(turbo: dict[str, Any], prompts: list[int]) -> int:
     """The largest continuation request of these prompts, bytes."""
-    shape = (turbo["chunk"], turbo["block"], turbo["num_kv_heads"], turbo["head_size"])
-    return continuation_bytes(prompts, *shape)
+    return continuation_bytes(
+        prompts,
+        chunk=turbo["chunk"],
+        block=turbo["block"],
+        heads=turbo["num_kv_heads"],
+        size=turbo["head_size"],
+        threshold=turbo["threshold"],
+    )
 
 
 def _crash(crash: Evidence, turbo: dict[str, Any]) -> list[Row]:
@@ -153,7 +159,7 @@ def _price(plain: Evidence, reserved: Evidence, source: Evidence) -> list[Row]:
         return int(source.json("reserve.json")["kv_cost"]["bytes"])
 
     def fell(of: str) -> int:
-        return plain.memory()[of] - reserved.memory()[of]
+        return plain.bytes_of(of) - reserved.bytes_of(of)
 
     def activation() -> Outcome:
         return equal(stated(), -fell("activation_bytes"))
@@ -171,7 +177,7 @@ def _price(plain: Evidence, reserved: Evidence, source: Evidence) -> list[Row]:
 
     def agree(ev: Evidence) -> Outcome:
         own = [v.memory.available_kv_bytes for v in ev.views]
-        return equal([ev.memory()["available_kv_bytes"]], own)
+        return equal([ev.bytes_of("available_kv_bytes")], own)
 
     return [
         (f"{name}: KV memory falls by the stated cost", available),

@@ -93,9 +93,16 @@ class Evidence:
         first: dict[str, int] = rows[0]
         return first
 
+    def bytes_of(self, number: str) -> int:
+        """One of the witness's numbers."""
+        found = self.memory().get(number)
+        if found is None:
+            raise MissingError(f"{self.folder.name}: this worker has no {number}")
+        return found
+
 
 def continuation_bytes(
-    tokens: Sequence[int], chunk: int, block: int, heads: int, size: int, threshold: int = 128
+    prompts: Sequence[int], *, chunk: int, block: int, heads: int, size: int, threshold: int
 ) -> int:
     """The largest request of prompts sent one by one, no prefix shared: plain arithmetic.
 
@@ -103,7 +110,7 @@ def continuation_bytes(
     for 2 buffers of heads * round_up(tokens before it, block) * size elements of 2 bytes.
     """
     largest = 0
-    for prompt in tokens:
+    for prompt in prompts:
         for cached in range(chunk, prompt, chunk):
             if min(chunk, prompt - cached) > threshold:
                 rounded = -(-cached // block) * block

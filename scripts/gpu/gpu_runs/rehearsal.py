@@ -24,6 +24,7 @@ TINY: Final = Turbo(
     max_model_len=2048,
     chunk=256,
     block=128,
+    threshold=32,
     num_kv_heads=4,
     head_size=64,
     short=100,

@@ -81,6 +81,7 @@ class Runner:
         its memory readings. A server that fails costs only its own job.
         """
         for server, _ in jobs:
+            self.clock.within(1.0, f"{server.name}: launch")
             self.say(f"launching {server.name}")
             server.launch()
         running = []
@@ -138,7 +139,7 @@ class Runner:
             self.wstrace(server.folder, "report", trace, "-o", str(server.folder / name))
 
     def plan(self, server: GpuServer) -> Path:
-        """reserve.yaml and reserve.json from a server's trace, if new; returns the YAML's path."""
+        """reserve.yaml and reserve.json from a trace, unless made already; the YAML's path."""
         trace, made = str(server.folder / "trace"), server.folder / "reserve.yaml"
         if made.exists():
             return made

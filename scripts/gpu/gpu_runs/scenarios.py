@@ -20,7 +20,8 @@ class Turbo:
     """A server that asks as TurboQuant's continuation prefill does, and what to ask it.
 
     The request for a chunk of a prompt is two buffers of (1, num_kv_heads, cached tokens
-    rounded up to `block`, head_size) with two bytes an element.
+    rounded up to `block`, head_size) with two bytes an element; chunks of at most `threshold`
+    tokens are decoded instead.
     """
 
     model: str
@@ -28,6 +29,7 @@ class Turbo:
     max_model_len: int
     chunk: int
     block: int
+    threshold: int
     num_kv_heads: int
     head_size: int
     short: int
@@ -58,6 +60,7 @@ H100: Final = Turbo(
     max_model_len=32768,
     chunk=4096,
     block=16,
+    threshold=128,
     num_kv_heads=4,
     head_size=128,
     short=1000,
@@ -90,6 +93,7 @@ def crash_and_cure(run: Runner, turbo: Turbo = H100) -> None:
 
 def cure_again(run: Runner, turbo: Turbo = H100) -> None:
     """a-cure: the second half of `a`, from the traces that a command cut short left behind."""
+    (run.folder / "problems.json").unlink(missing_ok=True)
     _reserved(run, turbo, *(_turbo(run, turbo, name) for name in ("grow", "grow-6000")))
     _turbo(run, turbo, "crash")
     run.judge_all()
@@ -151,7 +155,7 @@ def builder_reservation(run: Runner) -> None:
     run.judge_all("--allow-unlocked")
 
 
-FLASH_2: Final = ("--attention-config.flash_attn_version", "2")
+FLASH_2: Final = ("--attention-config.flash_attn_version=2",)
 
 
 def fused_moe(run: Runner) -> None:

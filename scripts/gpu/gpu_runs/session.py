@@ -58,7 +58,8 @@ class Session:
         self.finish(folder)
 
     def finish(self, folder: Path) -> None:
-        """Check a scenario's folder, pack it, write the tables so far."""
+        """Pack a scenario's folder, check it, write the tables so far."""
+        pack(folder, self.out / f"{folder.name}.tar.gz")
         try:
             claims, told = table_of(folder)
         except Exception as error:
@@ -70,7 +71,6 @@ class Session:
             names = ("vllm", "torch", "triton", "wstrace", "python", "gpus")
             self.facts |= {n: setting[n] for n in names if n in setting}
             write(self.claims, self.not_run, self.facts, self.out)
-        pack(folder, self.out / f"{folder.name}.tar.gz")
 
     def watch(self) -> None:
         """Ends servers when their time is up, and the process just before the deadline."""
@@ -81,10 +81,19 @@ class Session:
             self.runner.stop()
         time.sleep(max(0.0, self.clock.deadline - LAST_SECONDS - self.clock.now()))
         with self._lock:
-            self.not_run.append("stopped at the deadline while checking or packing")
-            write(self.claims, self.not_run, self.facts, self.out)
-            print(markdown(self.claims, self.not_run), flush=True)
+            self.not_run.append("stopped at the deadline; run.py --check makes the table anew")
+            self._save()
             os._exit(3)
+
+    def _save(self) -> None:
+        """What there is, whatever state it is in."""
+        write(self.claims, self.not_run, self.facts, self.out)
+        print(markdown(self.claims, self.not_run), flush=True)
+        if self.runner is not None:
+            folder = self.runner.folder
+            self.runner.attempt(
+                "packing", lambda: pack(folder, self.out / f"{folder.name}.tar.gz")
+            )
 
 
 def _of(session: Session) -> Runner:

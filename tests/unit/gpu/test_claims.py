@@ -21,6 +21,7 @@ TURBO = {
     "max_model_len": 32768,
     "chunk": 4096,
     "block": 16,
+    "threshold": 128,
     "num_kv_heads": 4,
     "head_size": 128,
     "short": 1000,
@@ -117,7 +118,8 @@ def test_the_error_of_the_field_is_read() -> None:
     ],
 )
 def test_continuation_bytes_by_hand(prompts: list[int], largest: int) -> None:
-    assert continuation_bytes(prompts, chunk=4096, block=16, heads=4, size=128) == largest
+    shape = {"chunk": 4096, "block": 16, "heads": 4, "size": 128, "threshold": 128}
+    assert continuation_bytes(prompts, **shape) == largest
 
 
 def overhead(folder: Path, on: float, off_calls: int = 0, replay_calls: int = 0) -> list[Claim]:
