@@ -66,6 +66,7 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         module=module,
         ranks=refusal.origin.ranks,
         slot=verdict.slot,
+        layer=refusal.layer,
         name=refusal.name,
         version=version,
         site=site,

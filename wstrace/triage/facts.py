@@ -80,6 +80,7 @@ class Refusal:
     name: str | None = None
     detail: str | None = None
     lane: int | None = None
+    layer: str | None = None
     frames: tuple[Frame, ...] = ()
     times: int = 1
 

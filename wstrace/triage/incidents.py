@@ -76,5 +76,6 @@ def _folded(more: Refusal, less: Refusal) -> Refusal:
         origin=replace(more.origin, ranks=Ranks(**ranks)),
         frames=more.frames or less.frames,
         line=more.line if more.line is not None else less.line,
+        layer=more.layer or less.layer,
         times=more.times + less.times,
     )

@@ -39,6 +39,7 @@ _UNIT: Final = re.compile(rf"(?!{_LEVEL}\b)(?P<key>[\w.-]+ [\w./@:-]+(?:\[\d+\])
 _CRI: Final = re.compile(r"std(?:out|err) [FP] ")
 _COMPOSE: Final = re.compile(r"(?P<key>[A-Za-z0-9][\w.-]{0,80})\s*\|(?: |$)")
 _POD: Final = re.compile(r"\[(?P<key>(?=[^\]]*[/-])[\w./-]{3,200})\] ?")
+_NUMBERED: Final = re.compile(r"\s{0,8}\d{1,8}(?:\t|\s*[│|] )")
 _TORCHRUN: Final = re.compile(r"\[(?P<key>rank\d+)\]: ?")
 _QUOTE: Final = re.compile(r"(?:\s*(?:>|[│┃|](?=\s|$)))+ ?")
 _LOGGER: Final = re.compile(rf"[-:| ]*(?:[\w.]+ ?[-:|] ?)?\[?{_LEVEL}\]? ?[-:|] ?(?!\d\d-)")
@@ -175,7 +176,7 @@ def _strip_outer(text: str, outer: str) -> tuple[str, str]:
             if found:
                 outer = f"{outer} {found['key']}".strip()[:200]
                 text = text[found.end() :]
-        for pattern in (_CRI, _QUOTE, _LOGGER):
+        for pattern in (_NUMBERED, _CRI, _QUOTE, _LOGGER):
             found = pattern.match(text)
             text = text[found.end() :] if found else text
         if text == before:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _CODE: Final = re.compile(
     r"(?:(?:^|[\s(=,\[{+])(?:[rfbu]{1,2})[\"']"
     r"|\bmatch\s*=\s*[rf]?[\"']"
-    r"|\b(?:grep|rg|ag|assert|pytest\.raises|re\.\w+)\b.{0,80}[\"']"
+    r"|\b(?:grep|rg|ag|assert\w*|pytest\.raises|re\.\w+)\b.{0,80}[\"']"
     r"|[\"']\s*(?:in|==)\s.{0,60})$"
 )
 _HUNK: Final = re.compile(r"@@ -\d+(?:,\d+)? \+\d+")

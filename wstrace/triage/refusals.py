@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 REACH: Final = 900
 HEADLESS_REACH: Final = 240
+LAYER_REACH: Final = 6000
+_LAYER: Final = re.compile(
+    r"torch\.ops\.vllm\.[\w.]{1,80}\([^()'\n]{0,300}'((?:[\w]+\.)*layers\.\d+(?:\.\w+)*)'"
+)
 _START: Final = re.compile(r"[Ww]orkspaceislocked")
 _LOCKED_BUT: Final = "workspaceislockedbut"
 _ALLOCATION: Final = re.compile(r"allocation(?:from|for)?")
@@ -92,8 +96,10 @@ def _refusal(
     body = squeezed.text[start + len(_LOCKED_BUT) : end]
     origin = origin_at(squeezed, start, stream)
     frames = tracebacks.before(start, stack, squeezed)
+    layer = _layer_before(squeezed.text, start)
     if _ALLOCATION.match(body):
-        return _arena(squeezed, start, body, origin, frames)
+        refusal = _arena(squeezed, start, body, origin, frames)
+        return refusal and replace(refusal, layer=layer)
     scratch = _SCRATCH.match(body)
     if scratch:
         return _scratch(scratch, origin, frames)
@@ -101,8 +107,14 @@ def _refusal(
     if key and "{" not in key["key"]:
         raw = _RAW_KEY.search(squeezed.line(start).text)
         name = raw["key"] if raw else _spaced(key["key"])
-        return _placed(Refusal("persistent", origin, name=name, frames=frames))
+        return _placed(Refusal("persistent", origin, name=name, layer=layer, frames=frames))
     return None
+
+
+def _layer_before(text: str, position: int) -> str | None:
+    """The layer whose custom op the traceback shows: compiled code has its name in the call."""
+    found = _LAYER.findall(text, max(0, position - LAYER_REACH), position)
+    return found[-1] if found else None
 
 
 def _arena(
@@ -114,8 +126,9 @@ def _arena(
     named = None if site or cut else _NAMED.match(body)
     after = next((found.end() for found in (site, named) if found), 0)
     requires = None if cut else _REQUIRES.match(body, after)
+    placed = cut or (site and site["line"])
     if requires is None and not (
-        (site or cut) and _is_error(squeezed, start) and not _PLACEHOLDER.match(body, after)
+        placed and _is_error(squeezed, start) and not _PLACEHOLDER.match(body, after)
     ):
         return None
     current = _CURRENT.match(body, requires.end()) if requires else None

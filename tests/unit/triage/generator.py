@@ -77,6 +77,10 @@ def _json_block(lines: Sequence[str]) -> list[str]:
     return [json.dumps({"event": "engine died", "level": "error", "exception": text})]
 
 
+def _numbered(lines: Sequence[str]) -> list[str]:
+    return [f"{number:6}\t{line}" for number, line in enumerate(lines, 98)]
+
+
 def _journal_bytes(lines: Sequence[str]) -> list[str]:
     return [
         json.dumps({"_HOSTNAME": "gpu01", "MESSAGE": list(line.encode())}) for line in lines
@@ -117,6 +121,7 @@ FORMATS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "compose and time": _each("vllm-1  | 2026-05-05T14:02:37.123Z {}"),
     "torchrun": _each("[rank3]: {}"),
     "crlf": _each("{}\r"),
+    "numbered": _numbered,
     "json lines": _json_lines,
     "json block": _json_block,
     "journald bytes": _journal_bytes,

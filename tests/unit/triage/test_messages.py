@@ -137,6 +137,17 @@ def test_the_same_base_name_needs_the_path() -> None:
     assert bare.site is None or bare.site.formula == placed.site.formula
 
 
+def test_layer_from_compiled_code() -> None:
+    call = (
+        "    buf9 = torch.ops.vllm.unified_attention_with_output.default(buf4, buf5, buf8, "
+        "'model.layers.3.self_attn.attn')"
+    )
+    lines = Failure().traceback()
+    lines.insert(1, call)
+    (finding,) = read("\n".join(log_lines(lines, WORKER))).findings
+    assert finding.layer == "model.layers.3.self_attn.attn"
+
+
 @pytest.mark.parametrize(
     ("frame", "phase"),
     [

@@ -8,7 +8,9 @@ import pytest
 
 from tests.unit.triage.generator import Failure, log_lines, read
 from wstrace.errors import WstraceError
+from wstrace.formula.expression import parse
 from wstrace.reserve import config as reserve
+from wstrace.reserve.schema import LIMIT_NAMES
 from wstrace.trace.records import Slot
 from wstrace.triage import reserve as from_log
 from wstrace.triage.numbers import Given
@@ -58,7 +60,9 @@ def test_the_largest_site_not_the_sum(tmp_path: Path) -> None:
 
 def test_names_that_no_engine_reports_become_constants(tmp_path: Path) -> None:
     (site,) = _loaded(_text([MOE], MOE_NUMBERS), tmp_path).sites
-    assert site.constants == {"dtype_size": 2, "sequence_parallel_size": 1}
+    assert site.formula is not None
+    assert site.constants.keys() == parse(site.formula).names - LIMIT_NAMES
+    assert site.constants.items() <= {"dtype_size": 2, "sequence_parallel_size": 1}.items()
 
 
 def test_a_site_without_a_bound_is_named_as_not_covered(tmp_path: Path) -> None:

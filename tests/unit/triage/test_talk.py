@@ -34,6 +34,7 @@ PERSISTENT = """
         "Workspace is locked but allocation from 'modular_kernel.py:1:f' requires N MB, ...",
         "AssertionError: Workspace is locked but allocation from '...' requires ... MB",
         "Workspace is locked but allocation from '%s' requires %.2f MB, current size is %d MB",
+        "Fix AssertionError: Workspace is locked but allocation from 'a.py:f' on long prompts",
         "The assertion 'Workspace is locked' fires when a layer grows after warm-up.",
         "See the FAQ: why does it say that the workspace is locked?",
         "Each slot has its own current size, and growth is not allowed after locking.",
