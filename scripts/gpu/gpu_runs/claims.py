@@ -48,7 +48,7 @@ def lacks(codes: list[str], *unwanted: str) -> Outcome:
 def builder_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
     """b: vLLM 0.26."""
     chunked, prefix = Evidence(folder / "chunked"), Evidence(folder / "prefix")
-    reserved = Evidence(folder / "reserved")
+    reserved = Evidence(folder / "reserved-prefix")
 
     def builder() -> Outcome:
         growths = [g for v in chunked.views for g in v.growths if g.phase == "kv-init"]
@@ -126,7 +126,7 @@ def moe_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
 
 def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
     """d: tensor parallel."""
-    grow, reserved = Evidence(folder / "grow"), Evidence(folder / "reserved")
+    grow, reserved = Evidence(folder / "grow"), Evidence(folder / "reserved-grow")
     turbo, tp = setting["turbo"], setting["tensor_parallel"]
     heads = turbo["num_kv_heads"] // tp
 

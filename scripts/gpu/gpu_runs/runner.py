@@ -80,14 +80,11 @@ class Runner:
         `quiet`: no job starts before the last server is sized, so that nothing disturbs
         its memory readings. A server that fails costs only its own job.
         """
-        for server, _ in jobs:
-            self.clock.within(1.0, f"{server.name}: launch")
-            self.say(f"launching {server.name}")
-            server.launch()
+        launched = [job for job in jobs if self._launch(job[0])]
         running = []
         with ThreadPoolExecutor(max(1, len(jobs))) as pool:
             admitted = []
-            for server, job in jobs:
+            for server, job in launched:
                 if self._admit(server):
                     admitted.append((server, job))
                     if not quiet:
@@ -96,6 +93,10 @@ class Runner:
                 running = [(server, pool.submit(job)) for server, job in admitted]
             for server, future in running:
                 self.attempt(server.name, future.result)
+
+    def _launch(self, server: GpuServer) -> bool:
+        self.say(f"launching {server.name}")
+        return self.attempt(server.name, server.launch)
 
     def _admit(self, server: GpuServer) -> bool:
         done = self.attempt(server.name, server.admit)
@@ -137,6 +138,16 @@ class Runner:
         (server.folder / "gate.exit").write_text(f"{code}\n")
         for name in ("report.json", "report.md"):
             self.wstrace(server.folder, "report", trace, "-o", str(server.folder / name))
+
+    def reserved(self, source: GpuServer, like: Sequence[str], model: str) -> list[GpuServer]:
+        """A server `reserved-SOURCE` with the reserve from a trace; none where that failed."""
+        made: list[Path] = []
+        name = f"reserved-{source.name}"
+        if not self.attempt(
+            f"reserve from {source.name}", lambda: made.append(self.plan(source))
+        ):
+            return []
+        return [self.server(name, model, like, "--reserve", str(made[0]))]
 
     def plan(self, server: GpuServer) -> Path:
         """reserve.yaml and reserve.json from a trace, unless made already; the YAML's path."""

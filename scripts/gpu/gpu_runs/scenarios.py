@@ -116,14 +116,11 @@ def _until_death(server: GpuServer, prompts: Sequence[int]) -> None:
 
 def _reserved(run: Runner, turbo: Turbo, *sources: GpuServer) -> None:
     """A reserved server for each trace, sized one after the other on a quiet GPU."""
-    servers = []
-    for source in sources:
-        try:
-            reserve = run.plan(source)
-        except Exception as error:
-            run.problem(f"reserve from {source.name}", error)
-            continue
-        servers.append(_turbo(run, turbo, f"reserved-{source.name}", "--reserve", str(reserve)))
+    servers = [
+        server
+        for source in sources
+        for server in run.reserved(source, turbo.arguments, turbo.model)
+    ]
     prompts = [turbo.deadly, turbo.middle, turbo.longest]
     run.together(*(asks(server, prompts) for server in servers), quiet=True)
     run.stop()
@@ -148,9 +145,8 @@ def builder_reservation(run: Runner) -> None:
     chunked = run.server("chunked", "qwen3", turbo_arguments(32768, 4096))
     run.together(asks(prefix, prompts), asks(chunked, [1000, 9000, 30000]))
     run.stop()
-    reserve = run.plan(prefix)
-    reserved = run.server("reserved", "qwen3", UNCHUNKED, "--reserve", str(reserve))
-    run.together(asks(reserved, prompts))
+    cured = run.reserved(prefix, UNCHUNKED, "qwen3")
+    run.together(*(asks(server, prompts) for server in cured))
     run.stop()
     run.judge_all("--allow-unlocked")
 
@@ -178,9 +174,8 @@ def tensor_parallel(run: Runner) -> None:
     grow = run.server("grow", "qwen3", two, "--on-growth", "grow")
     run.together(asks(grow, [H100.short, H100.deadly, H100.longest_of_grow]))
     run.stop()
-    reserve = run.plan(grow)
-    reserved = run.server("reserved", "qwen3", two, "--reserve", str(reserve))
-    run.together(asks(reserved, [H100.deadly, H100.longest]))
+    cured = run.reserved(grow, two, "qwen3")
+    run.together(*(asks(server, [H100.deadly, H100.longest]) for server in cured))
     run.stop()
     run.judge_all()
 

@@ -63,6 +63,8 @@ class GpuServer(Server):
 
     def launch(self) -> None:
         """Start, and stop at the announcement; `admit` lets it go on."""
+        assert self.clock
+        self.clock.within(1.0, f"{self.name}: launch")
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "command.json").write_text(json.dumps(self.command, indent=1) + "\n")
         self.start()
