@@ -1,0 +1,29 @@
+"""Options for all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLD = Path(__file__).parent / "gold"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-gold` rewrites the golden files instead of comparing with them."""
+    parser.addoption("--update-gold", action="store_true", help="rewrite tests/gold")
+
+
+@pytest.fixture
+def gold(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`gold(name, text)`: compare with tests/gold/NAME, or rewrite it."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLD / name
+        if request.config.getoption("--update-gold"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == text, f"tests/gold/{name}: --update-gold"
+
+    return check
