@@ -13,7 +13,8 @@ from wstrace.formula.source import parsed
 CONSTRUCTORS: Final = frozenset(
     ["__init__", "__new__", "__post_init__", "process_weights_after_loading"]
 )
-_TRUSTED: Final = ("torch.", "abc", "typing", "builtins", "enum")
+_TRUSTED: Final = {"abc", "typing", "enum"}
+_HEAP_TYPE: Final = 1 << 9
 _MUTATING: Final = frozenset(
     ["append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "sort"]
 )
@@ -27,7 +28,7 @@ def changes(cls: type, attribute: str, contents: bool = False) -> str:
     `contents` also counts changes inside the container that the attribute holds.
     """
     for base in cls.__mro__:
-        if base.__module__.startswith(_TRUSTED):
+        if _trusted(base):
             continue
         found = _class_of(base)
         if found is None:
@@ -36,6 +37,13 @@ def changes(cls: type, attribute: str, contents: bool = False) -> str:
         if why:
             return why
     return ""
+
+
+def _trusted(cls: type) -> bool:
+    """torch's and Python's own bases; a class made by exec also claims to be a builtin."""
+    if cls.__module__ == "builtins":
+        return not cls.__flags__ & _HEAP_TYPE
+    return cls.__module__ in _TRUSTED or cls.__module__.startswith("torch.")
 
 
 def _class_of(cls: type) -> tuple[ast.Module, ast.ClassDef] | None:
