@@ -13,6 +13,7 @@ from gpu_runs.table import Claim, Outcome, claim, equal
 
 TARGET: Final = 0.99
 RESAMPLES: Final = 4000
+IN_FLIGHT: Final = 2  # steps that asynchronous scheduling may have begun and not ended
 Row = tuple[str, Callable[[], Outcome]]
 
 
@@ -80,11 +81,8 @@ def _replay(ev: Evidence) -> list[Row]:
         return int(ev.json("result.json")["replay"][name])
 
     def replays() -> Outcome:
-        return (
-            f"at least {found('steps')}",
-            found("replays"),
-            found("replays") >= found("steps"),
-        )
+        least, seen = found("steps") - IN_FLIGHT, found("replays")
+        return f"at least {least}", seen, seen >= least
 
     return [
         ("graph replays in the decode steps of a full batch", replays),

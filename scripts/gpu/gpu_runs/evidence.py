@@ -57,7 +57,10 @@ class Evidence:
         if not path.exists():
             raise MissingError(f"{self.folder.name} was sent no prompt")
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        return [(r["tokens"], r["status"]) for r in rows if r["event"] == "prompt"]
+        sent = [(r["tokens"], r["status"]) for r in rows if r["event"] == "prompt"]
+        if not sent:
+            raise MissingError(f"{self.folder.name} was sent no prompt")
+        return sent
 
     @property
     def gate(self) -> dict[str, Any]:
@@ -67,9 +70,9 @@ class Evidence:
 
     @property
     def gate_exit(self) -> int:
-        """The exit code of `wstrace gate`."""
+        """The exit code of `wstrace gate`, for a server that was asked something."""
         path = self.folder / "gate.exit"
-        if not path.exists():
+        if not self.prompts or not path.exists():
             raise MissingError(f"{self.folder.name} was not judged")
         return int(path.read_text())
 

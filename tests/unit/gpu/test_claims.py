@@ -168,3 +168,49 @@ def test_a_cell_cannot_break_the_table() -> None:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows[-1] == "| a | x \\| y | 1 | two lines | **no** |"
     assert "- d: no \\| GPU" in text
+
+
+def price(folder: Path, **reserved: int) -> dict[str, bool | None]:
+    """The three rows about the cost of a 64 MiB reserve, by the end of their text."""
+    cost, plain = (
+        67_108_864,
+        {
+            "available_kv_bytes": 15_000_000_000,
+            "graph_estimate_bytes": 44_040_192,
+            "activation_bytes": 600_000_000,
+        },
+    )
+    make_crash(folder)
+    for name, memory in (("grow", plain), ("reserved-grow", plain | reserved)):
+        (folder / name).mkdir()
+        (folder / name / "memory.json").write_text(json.dumps([memory]))
+    (folder / "grow" / "reserve.json").write_text(json.dumps({"kv_cost": {"bytes": cost}}))
+    rows = [c for c in table_of(folder)[0] if c.claim.startswith("reserved-grow: ")]
+    return {c.claim.removeprefix("reserved-grow: "): c.ok for c in rows}
+
+
+FALLS = "KV memory falls by the stated cost"
+NET = "the same, vLLM's graph-memory estimate set aside"
+PEAK = "profiling's peak rises by the stated cost"
+
+
+def test_the_price_to_the_byte(tmp_path: Path) -> None:
+    rows = price(
+        tmp_path, available_kv_bytes=15_000_000_000 - 67_108_864, activation_bytes=667_108_864
+    )
+    assert (rows[FALLS], rows[NET], rows[PEAK]) == (True, True, True)
+
+
+def test_a_segment_less_in_the_graph_estimate_is_set_aside(tmp_path: Path) -> None:
+    rows = price(
+        tmp_path,
+        available_kv_bytes=15_000_000_000 - 67_108_864 + 20_971_520,
+        graph_estimate_bytes=44_040_192 - 20_971_520,
+        activation_bytes=667_108_864,
+    )
+    assert (rows[FALLS], rows[NET], rows[PEAK]) == (True, True, True)
+
+
+def test_a_reserve_that_nobody_paid_for_fails_all(tmp_path: Path) -> None:
+    rows = price(tmp_path)
+    assert (rows[FALLS], rows[NET], rows[PEAK]) == (False, False, False)
