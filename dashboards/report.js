@@ -69,12 +69,19 @@
   };
 
   const spread = (layout) => {
-    // Labels of a narrow screen: phases stand upright, the legend gets room below them.
-    if (layout.xaxis && layout.xaxis.ticktext && narrow()) layout.xaxis.tickangle = -90;
-    if (layout.legend) layout.legend.y = undefined;
-    if (layout.legend) Object.assign(layout.legend, { yref: 'container', y: 0, yanchor: 'bottom' });
-    layout.margin.b = narrow() ? 110 : 64;
-    if (layout.xaxis && layout.xaxis.title) layout.margin.b += 12;
+    // The legend lies at the very bottom; on a narrow screen phases stand upright above it.
+    const named = layout.xaxis.ticktext && layout.xaxis.range[1] === 1;
+    Object.assign(layout.legend, { yref: 'container', y: 0, yanchor: 'bottom' });
+    layout.margin.b = 56 + (layout.xaxis.title ? 20 : 8);
+    if (!narrow()) return layout;
+    layout.legend.font.size = 11;
+    layout.margin.b += named ? 100 : 26;
+    layout.height += named ? 110 : 26;
+    if (named) layout.xaxis.tickangle = -90;
+    [layout.xaxis, layout.yaxis].filter((a) => !named && a.ticktext).forEach((axis) => {
+      axis.tickvals = axis.tickvals.filter((_, i) => i % 2 === 0);
+      axis.ticktext = axis.ticktext.filter((_, i) => i % 2 === 0);
+    });
     return layout;
   };
 
@@ -83,7 +90,6 @@
     const spec = resolve(specs[id], getComputedStyle(root));
     const layout = spread(spec.layout);
     if (scales[id] === 'log') layout.yaxis = logAxis(layout.yaxis, spec.data);
-    if (narrow() && layout.height && layout.xaxis && layout.xaxis.ticktext) layout.height += 40;
     canvas.style.minHeight = `${layout.height}px`;
     const config = { displayModeBar: false, responsive: true, showTips: false };
     return Plotly.react(canvas, spec.data, layout, config);

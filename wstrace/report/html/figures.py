@@ -304,7 +304,7 @@ def memory(view: MemoryView) -> Figure:
     """One stacked bar for now, one for the reserve where it is known."""
     columns = ["now"]
     if any(part.after is not None for part in view.parts):
-        columns = ["with the reserve", "now"]
+        columns = ["reserve", "now"]
     traces = []
     for part in [p for p in view.parts if p.now or p.after]:
         sizes = [part.after or 0, part.now] if len(columns) == 2 else [part.now]

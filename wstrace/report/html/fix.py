@@ -32,6 +32,7 @@ class Fix:
     too_large: bool
     slots: tuple[tuple[str, str], ...]
     cost: tuple[tuple[str, str], ...]
+    counted: bool
     note: str
     can_fail: tuple[str, ...]
     not_covered: tuple[tuple[str, str, str], ...]
@@ -51,6 +52,7 @@ def fix(session: Session, config: ReserveConfig | None, can_fail: tuple[str, ...
         too_large=too_large,
         slots=_slots(config),
         cost=_cost(config),
+        counted=config is None or config.cost.counted,
         note=clean(config.cost.note, 400) if config else "",
         can_fail=tuple(clean(line, 400) for line in can_fail[:20]),
         not_covered=tuple(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final, Literal
 
 from wstrace.analysis.rank import AFTER_LOCK, RankView
@@ -33,7 +34,9 @@ Kind = Literal["warm-up", "serving", "escape", "refused", "growth", "reserve"]
 BINS: Final = 240
 MOST_SLOTS: Final = 8
 MOST_BANDS: Final = 24
-NARROWEST: Final = 0.07
+LABEL: Final = 0.0062
+"""Width of a letter of a phase's name, of the whole axis."""
+MOST_LABELS: Final = 0.8
 SHORT_LIVED: Final = frozenset(("init",))
 
 
@@ -168,15 +171,18 @@ def _append(events: list[Ask | Growth | Failure], record: Ask | Growth | Failure
 
 
 def _bands(stretches: Sequence[_Stretch]) -> list[Band]:
-    """Places on an axis from 0 to 1: as wide as the bins, never narrower than a label."""
+    """Places on an axis from 0 to 1: room for each label, the rest shared by events."""
     bins = [min(len(s.events), BINS) for s in stretches]
-    least = max(1.0, NARROWEST * sum(bins) / max(0.05, 1 - NARROWEST * len(bins)))
-    widths = [max(float(count), least) for count in bins]
-    total, at, bands = sum(widths) or 1.0, 0.0, []
-    for stretch, width in zip(stretches, widths, strict=True):
-        bands.append(Band(stretch.phase, at / total, (at + width) / total))
-        at += width
-    return bands
+    labels = [LABEL * (len(s.phase) + 3) for s in stretches]
+    scale = min(1.0, MOST_LABELS / (sum(labels) or 1))
+    rest = 1 - scale * sum(labels)
+    shares = [b / sum(bins) if any(bins) else 1 / len(bins) for b in bins]
+    widths = [scale * own + rest * share for own, share in zip(labels, shares, strict=True)]
+    ends = list(accumulate(widths))
+    return [
+        Band(stretch.phase, end - width, end)
+        for stretch, width, end in zip(stretches, widths, ends, strict=True)
+    ]
 
 
 def _place(timeline: Timeline, view: RankView, stretch: _Stretch, band: Band) -> None:

@@ -1,0 +1,102 @@
+"""`wstrace export TRACE`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from wstrace.errors import WstraceError
+
+if TYPE_CHECKING:
+    from wstrace.analysis.session import Session
+
+TRACE = Annotated[Path, typer.Argument(help="Trace folder or file.")]
+FORMAT = Annotated[
+    Literal["prometheus", "perfetto", "parquet", "csv"],
+    typer.Option(
+        "--format",
+        help="prometheus: for the textfile collector. perfetto: a Chrome trace. "
+        "csv, parquet: one row a request.",
+    ),
+]
+OUT = Annotated[
+    Path | None, typer.Option("-o", "--output", help="File, written whole or not at all.")
+]
+RUN = Annotated[str | None, typer.Option("--run", help="Which run of the folder.")]
+TORCH = Annotated[
+    Path | None,
+    typer.Option("--torch-trace", help="perfetto: use the clock base of this torch trace."),
+]
+
+
+def command(
+    trace: TRACE,
+    fmt: FORMAT,
+    output: OUT = None,
+    run: RUN = None,
+    torch_trace: TORCH = None,
+) -> None:
+    """A run for other tools: Prometheus and Grafana, Perfetto, notebooks.
+
+    Example: wstrace export wstrace-20260516T101500Z-1a2b3c4d --format perfetto -o run.json
+    """
+    from wstrace.cli.reading import read_sessions
+    from wstrace.files import write_output
+
+    if torch_trace is not None and fmt != "perfetto":
+        raise WstraceError("--torch-trace goes with --format perfetto.", "Leave one out.")
+    session = read_sessions([trace], run)[0]
+    if fmt == "parquet":
+        _write_bytes(session, output)
+        return
+    write_output(_text(fmt, torch_trace)(session), output)
+
+
+def _text(fmt: str, torch_trace: Path | None) -> Callable[[Session], str]:
+    if fmt == "prometheus":
+        from wstrace.report.prometheus import render_prometheus
+
+        return render_prometheus
+    if fmt == "csv":
+        from wstrace.report.table_export import render_csv
+
+        return render_csv
+    from wstrace.report.perfetto import render_perfetto, torch_base
+
+    base = torch_base(torch_trace) if torch_trace is not None else None
+    return lambda session: render_perfetto(session, base)
+
+
+def _write_bytes(session: Session, output: Path | None) -> None:
+    from wstrace.report.table_export import render_parquet
+
+    if output is None:
+        raise WstraceError("Parquet is not text.", "Give a file: -o requests.parquet.")
+    data = render_parquet(session)
+    if str(output) == "-":
+        sys.stdout.buffer.write(data)
+        return
+    try:
+        _write_whole(data, output)
+    except OSError as error:
+        raise WstraceError(
+            f"Cannot write {output}: {error.strerror}.", "Give a folder that can be written."
+        ) from error
+
+
+def _write_whole(data: bytes, target: Path) -> None:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, 0o644)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -1,0 +1,108 @@
+"""`wstrace watch DIR`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wstrace.errors import WstraceError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from wstrace.trace.reader import Run
+
+FOLDER = Annotated[Path, typer.Argument(metavar="DIR", help="Trace folder of the run.")]
+RUN = Annotated[str | None, typer.Option("--run", help="Which run of the folder.")]
+ONCE = Annotated[bool, typer.Option("--once", help="Print the state now, and stop.")]
+EVERY = Annotated[
+    float, typer.Option("--interval", min=0.1, max=60, help="Seconds between two reads.")
+]
+
+
+def command(folder: FOLDER, run: RUN = None, once: ONCE = False, interval: EVERY = 1.0) -> None:
+    """A run while it happens: phase, arena, growths, escapes and step of every worker.
+
+    Reads what was appended since it last looked, and stops when the run ends. Piped, it
+    prints a line an event. Example: wstrace watch wstrace-20260516T101500Z-1a2b3c4d
+    """
+    from rich.console import Console
+
+    if not folder.is_dir():
+        raise WstraceError(
+            f"No such trace folder: {folder}.", "Give the folder that `wstrace run` named."
+        )
+    watch = _Watch(folder, run)
+    watch.read()
+    console = Console(file=sys.stdout, highlight=False)
+    if once:
+        console.print(watch.picture())
+        return
+    try:
+        _follow(watch, console, interval)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+class _Watch:
+    """The folder's files, and what was read of them."""
+
+    def __init__(self, folder: Path, run: str | None) -> None:
+        from wstrace.cli.watch.state import RunState
+        from wstrace.cli.watch.tail import FolderTail
+
+        self.folder = folder
+        self.tail = FolderTail(folder, run)
+        self.state = RunState()
+        self.meta: Run | None = None
+
+    def read(self) -> None:
+        """Take in what is new."""
+        from wstrace.cli.watch.tail import read_meta
+
+        try:
+            self.meta = read_meta(self.folder)
+            for path, record in self.tail.read():
+                self.state.apply(path, record)
+        except OSError as error:
+            raise WstraceError(
+                f"Cannot read {error.filename or self.folder}: {error.strerror}.",
+                "Check the folder's permissions.",
+            ) from error
+
+    def picture(self) -> RenderableType:
+        from wstrace.cli.watch.screen import picture
+
+        return picture(self.state, self.tail.followed(), self.meta, self.folder)
+
+    def ended(self) -> bool:
+        """True when run.json of the followed run has its end."""
+        followed = self.tail.followed()
+        return bool(self.meta and self.meta.ended and followed in (None, self.meta.run))
+
+
+def _follow(watch: _Watch, console: Console, interval: float) -> None:
+    """A live picture on a terminal, a line an event elsewhere, until the run ends."""
+    if console.is_terminal:
+        from rich.live import Live
+
+        with Live(watch.picture(), console=console, auto_refresh=False) as live:
+            while not watch.ended():
+                time.sleep(interval)
+                watch.read()
+                live.update(watch.picture(), refresh=True)
+        return
+    told = 0
+    while True:
+        for line in watch.state.news(told):
+            print(line, flush=True)
+        told = watch.state.told
+        if watch.ended():
+            console.print(watch.picture())
+            return
+        time.sleep(interval)
+        watch.read()

@@ -1,0 +1,1 @@
+"""`wstrace watch`: a run while it happens, from its append-only files."""

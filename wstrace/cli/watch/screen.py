@@ -1,0 +1,90 @@
+"""The picture that `wstrace watch` draws from its state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from wstrace.cli.watch.state import ProcessState, RunState, SlotState
+from wstrace.report.finding_text import slot_text
+from wstrace.trace.reader import Run
+from wstrace.trace.records import Slot
+from wstrace.units import human
+
+MOST_ROWS: Final = 40
+EVENTS_SHOWN: Final = 6
+
+
+def picture(state: RunState, run: str | None, meta: Run | None, folder: Path) -> RenderableType:
+    """Title, a row a process and slot, the latest events."""
+    processes = state.of_run(run)
+    workers = [p for p in processes if p.worker is not None]
+    parts: list[RenderableType] = [Text(_title(run, meta, folder), style="bold")]
+    if not workers:
+        parts.append(Text("Waiting for the first worker.", style="dim"))
+        return Group(*parts)
+    parts.append(_table(workers))
+    others = len(processes) - len(workers)
+    if others:
+        parts.append(Text(f"{others} other process{'es' * (others > 1)}", style="dim"))
+    parts += [_event(text) for text in list(state.events)[-EVENTS_SHOWN:]]
+    return Group(*parts)
+
+
+def _event(text: str) -> Text:
+    return Text(text, style="red" if ": escape" in text or ": refused" in text else "dim")
+
+
+def _title(run: str | None, meta: Run | None, folder: Path) -> str:
+    if meta is None or meta.run != run:
+        status = "running" if run else "no process yet"
+    elif meta.ended is None:
+        status = "running"
+    else:
+        status = f"ended, exit code {meta.exit_code}"
+    return f"{run or folder.name} · {status}"
+
+
+def _table(workers: list[ProcessState]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("rank", no_wrap=True)
+    table.add_column("phase", no_wrap=True)
+    for name in ("step", "arena", "locked", "largest", "grew", "escapes", "refused"):
+        table.add_column(name, justify="right", no_wrap=True)
+    rows = [row for worker in _worst_first(workers) for row in _rows(worker)]
+    for cells, style in rows[:MOST_ROWS]:
+        table.add_row(*cells, style=style)
+    if len(rows) > MOST_ROWS:
+        table.add_row(f"and {len(rows) - MOST_ROWS} more rows", style="dim")
+    return table
+
+
+def _worst_first(workers: list[ProcessState]) -> list[ProcessState]:
+    """Ranks in order while all fit; else those with escapes come first."""
+    if len(workers) <= MOST_ROWS:
+        return workers
+    return sorted(workers, key=lambda p: -p.escapes)
+
+
+def _rows(worker: ProcessState) -> list[tuple[list[str], str]]:
+    slots = sorted(worker.slots.items()) or [(Slot(), SlotState())]
+    style = "red" if worker.escapes or worker.refused else ""
+    rows = []
+    for index, (slot, state) in enumerate(slots):
+        first = index == 0
+        name = slot_text(slot)
+        left = [worker.name, _phase(worker), f"{worker.step:,}"] if first else ["", "", ""]
+        arena = human(state.arena) + (f" ({name})" if name else "")
+        locked = "-" if state.locked_at is None else human(state.locked_at)
+        right = [str(worker.growths), str(worker.escapes), str(worker.refused)]
+        asked = human(state.asked) if state.asked else "-"
+        rows.append(([*left, arena, locked, asked, *(right if first else [""] * 3)], style))
+    return rows
+
+
+def _phase(worker: ProcessState) -> str:
+    return f"{worker.phase}, ended" if worker.ended else worker.phase

@@ -1,0 +1,191 @@
+"""What `wstrace watch` knows: a few numbers a process, whatever the length of its file."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from wstrace.report.finding_text import slot_text
+from wstrace.trace.records import (
+    Ask,
+    Counts,
+    End,
+    Failure,
+    Growth,
+    Header,
+    Lock,
+    Phase,
+    PhaseChange,
+    Record,
+    ReserveEvent,
+    Site,
+    Slot,
+    Worker,
+)
+from wstrace.trace.redact import redact_text
+from wstrace.units import human
+
+MOST_EVENTS: Final = 200
+
+
+@dataclass
+class SlotState:
+    """One slot now: arena, arena at the lock (None while unlocked), largest request."""
+
+    arena: int = 0
+    locked_at: int | None = None
+    asked: int = 0
+
+
+@dataclass
+class ProcessState:
+    """One process now. `escapes` outgrew the lock, `refused` were turned down by vLLM."""
+
+    header: Header | None = None
+    worker: Worker | None = None
+    phase: Phase = "init"
+    step: int = 0
+    slots: dict[Slot, SlotState] = field(default_factory=dict)
+    sites: dict[int, str] = field(default_factory=dict)
+    growths: int = 0
+    escapes: int = 0
+    refused: int = 0
+    reserve: str = ""
+    ended: bool = False
+
+    @property
+    def name(self) -> str:
+        """`tp1`, `dp0 pp1 tp0`; the role where it is no worker."""
+        if self.worker is None:
+            return self.header.role or str(self.header.pid) if self.header else "?"
+        ranks, world = self.worker.ranks, self.worker.world
+        several = [
+            f"{name}{getattr(ranks, name)}"
+            for name in ("dp", "pp", "tp")
+            if (getattr(world, name) or 1) > 1
+        ]
+        return " ".join(several) or "rank 0"
+
+    def slot(self, slot: Slot) -> SlotState:
+        """The state of a slot, made on first sight."""
+        return self.slots.setdefault(slot, SlotState())
+
+
+@dataclass
+class RunState:
+    """All processes of the run, and its latest events in words."""
+
+    processes: dict[Path, ProcessState] = field(default_factory=dict)
+    events: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    told: int = 0
+
+    def apply(self, path: Path, record: Record) -> None:
+        """Take in one new record of the file `path`."""
+        state = self.processes.setdefault(path, ProcessState())
+        text = _apply(state, record)
+        if text:
+            self.told += 1
+            self.events.append(f"{state.name}: {text}")
+
+    def of_run(self, run: str | None) -> list[ProcessState]:
+        """The processes of `run`, workers in order of rank, before the others."""
+        chosen = [p for p in self.processes.values() if p.header and p.header.run == run]
+        return sorted(chosen, key=_order)
+
+    def news(self, since: int) -> Iterable[str]:
+        """Events after the first `since`, as far as they are kept."""
+        count = min(self.told - since, len(self.events))
+        return list(self.events)[len(self.events) - count :]
+
+
+def _order(state: ProcessState) -> tuple[bool, int, str]:
+    rank = state.worker.ranks.rank if state.worker else None
+    return state.worker is None, rank or 0, state.name
+
+
+def _apply(state: ProcessState, record: Record) -> str:
+    """Update `state`; a sentence where a person would want to know."""
+    match record:
+        case Ask():
+            return _ask(state, record)
+        case Growth():
+            return _growth(state, record)
+        case Failure():
+            return _failure(state, record)
+        case Lock():
+            return _lock(state, record)
+        case ReserveEvent():
+            state.reserve = record.event
+            return f"reserve {record.event}" + (f": {record.why}" if record.why else "")
+    _note(state, record)
+    return ""
+
+
+def _note(state: ProcessState, record: Record) -> None:
+    """Records that change the picture and are no event."""
+    match record:
+        case Header():
+            state.header = record
+        case Worker():
+            state.worker = record
+        case Site():
+            state.sites[record.id] = redact_text(record.caller)
+        case PhaseChange():
+            state.phase, state.step = record.phase, max(state.step, record.step)
+        case Counts():
+            state.step = max(state.step, record.step)
+        case End():
+            state.ended = True
+
+
+def _ask(state: ProcessState, ask: Ask) -> str:
+    slot = state.slot(ask.slot)
+    slot.asked = max(slot.asked, ask.bytes)
+    _at_step(state, ask)
+    if not ask.locked or slot.locked_at is None or ask.bytes <= slot.locked_at:
+        return ""
+    state.escapes += 1
+    return (
+        f"escape: {state.sites.get(ask.site, '?')} asked {human(ask.bytes)}, "
+        f"locked at {human(slot.locked_at)}{_where(ask.slot)}"
+    )
+
+
+def _growth(state: ProcessState, growth: Growth) -> str:
+    state.slot(growth.slot).arena = growth.after
+    state.growths += 1
+    _at_step(state, growth)
+    what = "reserve" if growth.reserve else "growth"
+    return f"{what}: {human(growth.before)} to {human(growth.after)}{_where(growth.slot)}"
+
+
+def _failure(state: ProcessState, failure: Failure) -> str:
+    state.refused += not failure.survived
+    if failure.kind in ("persistent", "layer"):
+        state.escapes += 1
+    _at_step(state, failure)
+    site = state.sites.get(failure.site or 0, failure.key or "?")
+    return f"refused: {site}" + (f" {human(failure.required)}" if failure.required else "")
+
+
+def _lock(state: ProcessState, lock: Lock) -> str:
+    for slot, size in zip(lock.slots, lock.sizes, strict=False):
+        known = state.slot(slot)
+        known.arena = size
+        known.locked_at = size if lock.event == "lock" else None
+    sizes = ", ".join(human(size) for size in lock.sizes[:4])
+    return f"{lock.event} at {sizes}" if sizes else lock.event
+
+
+def _at_step(state: ProcessState, record: Ask | Growth | Failure) -> None:
+    state.phase = record.phase
+    if record.step is not None:
+        state.step = max(state.step, record.step.index)
+
+
+def _where(slot: Slot) -> str:
+    text = slot_text(slot)
+    return f" ({text})" if text else ""

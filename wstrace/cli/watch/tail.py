@@ -1,0 +1,83 @@
+"""Reading trace files that are still being written, from where the last read ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from wstrace.trace.reader import RUN_FILE, SUFFIX, Run
+from wstrace.trace.records import AnyRecord, Header, Record
+
+_decode: Final = msgspec.json.Decoder(AnyRecord).decode
+_CHUNK: Final = 4 << 20
+
+
+@dataclass
+class FileTail:
+    """One growing file. `offset` is where the next read starts; half lines wait in `rest`.
+
+    `unread` counts whole lines that are no record of this version.
+    """
+
+    path: Path
+    offset: int = 0
+    rest: bytes = b""
+    unread: int = 0
+
+    def read(self) -> Iterator[Record]:
+        """The records that were appended since the last call."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            while chunk := file.read(_CHUNK):
+                self.offset += len(chunk)
+                *lines, self.rest = (self.rest + chunk).split(b"\n")
+                for line in lines:
+                    yield from self._record(line)
+
+    def _record(self, line: bytes) -> Iterator[Record]:
+        try:
+            yield _decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            self.unread += 1
+
+
+@dataclass
+class FolderTail:
+    """All trace files of a folder, of one run; files that appear later are picked up.
+
+    `run` picks a run by prefix; without it the newest run seen is followed.
+    """
+
+    folder: Path
+    run: str | None = None
+    tails: dict[Path, FileTail] = field(default_factory=dict)
+    runs: dict[Path, Header] = field(default_factory=dict)
+
+    def read(self) -> Iterator[tuple[Path, Record]]:
+        """New records by file, header first."""
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            tail = self.tails.setdefault(path, FileTail(path))
+            for record in tail.read():
+                if isinstance(record, Header):
+                    self.runs[path] = record
+                yield path, record
+
+    def followed(self) -> str | None:
+        """The run that is followed; None before the first header."""
+        if self.run is not None:
+            named = [h.run for h in self.runs.values() if h.run.startswith(self.run)]
+            return named[0] if named else None
+        newest = max(self.runs.values(), key=lambda h: h.wall_ns, default=None)
+        return newest.run if newest else None
+
+
+def read_meta(folder: Path) -> Run | None:
+    """run.json of the folder; None where there is none yet."""
+    try:
+        return msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=Run)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
