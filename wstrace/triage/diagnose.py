@@ -46,7 +46,7 @@ def diagnose(text: Text, settings: Settings, given: Given) -> Diagnosis:
 def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> Finding:
     config = settings.resolve(refusal.origin.line)
     version = _version(config)
-    numbers = values(config, given)
+    numbers = values(config, given, settings.model())
     step = _step_of(refusal, text.steps)
     module = _module(refusal)
     site = bounding.choose_site(refusal, module, version, numbers, step)

@@ -44,8 +44,14 @@ def parse_set(assignments: Iterable[str]) -> dict[str, int]:
     return found
 
 
-def values(config: Mapping[str, Value], given: Given) -> dict[str, int]:
-    """Every number known, the person's before the model's before the text's."""
+def values(
+    config: Mapping[str, Value], given: Given, model: Mapping[str, Value] | None = None
+) -> dict[str, int]:
+    """Every number known, the person's before the model's before the text's.
+
+    `model` holds the keys of a config.json that the text quotes. They become numbers of one
+    rank, so they count only where the tensor-parallel size is known.
+    """
     numbers = {
         name: int(value)
         for name, value in config.items()
@@ -57,4 +63,14 @@ def values(config: Mapping[str, Value], given: Given) -> dict[str, int]:
         numbers.setdefault("expert_parallel_size", ranks)
     if given.model_config is not None:
         numbers |= model_config.read_model_config(given.model_config, numbers)
+    elif model and "tensor_parallel_size" in numbers:
+        numbers = _of_model(model, numbers) | numbers
     return numbers | given.numbers
+
+
+def _of_model(model: Mapping[str, Value], numbers: Mapping[str, int]) -> dict[str, int]:
+    """What a quoted config.json gives; nothing where it does not fit the parallel sizes."""
+    try:
+        return model_config.names_of(model, numbers)
+    except WstraceError:
+        return {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from wstrace.triage import reading
 from wstrace.triage.collect import Collector
 from wstrace.triage.prefilter import Prefilter
-from wstrace.triage.prefixes import Line, lines_of
+from wstrace.triage.prefixes import Line, Unwrapper
 from wstrace.triage.ranks import NOWHERE, Ranks, ranks_of
 from wstrace.triage.refusals import REACH
 from wstrace.triage.scan import scan
@@ -74,13 +74,15 @@ class _Parser:
         self._facts = Collector(path)
         self._streams: dict[str, _Stream] = {}
         self._last: dict[str, str] = {}
+        self._previous: str | None = None
+        self._unwrapper = Unwrapper()
         self._undecodable = 0
 
     def feed(self, block: reading.Block) -> None:
         """Take in one block of the input."""
         text = block.data.decode("utf-8", "replace")
         self._undecodable += text.count("\ufffd")
-        for line in lines_of(text, block.first_line):
+        for line in self._unwrapper.lines(text, block.first_line):
             self._sort(line)
         for key, stream in self._streams.items():
             if stream.fresh:
@@ -91,6 +93,7 @@ class _Parser:
         for key, stream in self._streams.items():
             self._scan(key, stream, last=True)
         self._last.clear()
+        self._previous = None
 
     def finish(self) -> Text:
         """The facts, with notes on what was odd about the input."""
@@ -105,17 +108,28 @@ class _Parser:
     def _sort(self, line: Line) -> None:
         if line.ends_stream:
             self._last.pop(line.outer, None)
+            self._previous = None
             return
-        if line.label:
-            key = f"{line.outer}\0{line.label}"
-            self._last[line.outer] = key
-        else:
-            key = self._last.get(line.outer, line.outer)
+        key = self._previous = self._stream_of(line)
         stream = self._streams.get(key)
         if stream is None:
             self._make_room()
             stream = self._streams[key] = _Stream(key.partition("\0")[2])
         stream.fresh.append(line)
+
+    def _stream_of(self, line: Line) -> str:
+        """The key of the process that wrote the line.
+
+        A line without label continues the last labelled one of its collector; one without
+        any prefix, after a prefixed one, is what a terminal wrapped.
+        """
+        if line.label:
+            key = f"{line.outer}\0{line.label}"
+            self._last[line.outer] = key
+            return key
+        if not line.outer and self._previous is not None:
+            return self._previous
+        return self._last.get(line.outer, line.outer)
 
     def _make_room(self) -> None:
         if len(self._streams) < STREAMS:

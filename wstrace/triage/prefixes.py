@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 JSON_LIMIT: Final = 1 << 20
+LEADS: Final = 16
 _LEVEL: Final = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION)"
 _LABEL: Final = re.compile(
     r"\((?P<name>[A-Za-z_][\w.:\-]{0,80}(?: [A-Za-z_]\w*(?:=\w+)?){0,4} )?"
@@ -91,35 +92,67 @@ class Line:
         return not self.label and bool(_FENCE.match(self.text))
 
 
-def lines_of(text: str, first: int) -> Iterator[Line]:
-    """All lines of `text`, unwrapped; `first` is the number of the first one."""
-    for number, raw in enumerate(text.split("\n"), first):
-        if "\r" not in raw:
-            yield from _unwrap(raw, number, "", 0)
-            continue
-        for part in raw.removesuffix("\r").split("\r"):
-            yield from _unwrap(part, number, "", 0)
+class Unwrapper:
+    """Lines without their wrapping; remembers the prefixes that stood before labels."""
 
+    def __init__(self) -> None:
+        self._leads: dict[str, str] = {}
 
-def _unwrap(raw: str, number: int, outer: str, depth: int) -> Iterator[Line]:
-    text = _plain(raw)
-    outer, label, text, error = _peel(text, outer)
-    stripped = text.strip()
-    if stripped[:1] == "{" and stripped[-1:] == "}" and depth < 3:
-        inner = _from_json(stripped, outer)
-        if inner is not None:
-            outer, texts = inner
-            for value in texts:
-                for part in value.split("\n"):
-                    yield from _unwrap(part, number, outer, depth + 1)
-            return
-    if "\\" in text:
-        parts = _unescape(text)
-        for part in parts[1:]:
-            yield Line(number, outer, label, parts[0], error)
-            parts[0] = part
-        text = parts[0]
-    yield Line(number, outer, label, text, error)
+    def lines(self, text: str, first: int) -> Iterator[Line]:
+        """All lines of `text`; `first` is the number of the first one."""
+        for number, raw in enumerate(text.split("\n"), first):
+            if "\r" not in raw:
+                yield from self._unwrap(raw, number, "", 0)
+                continue
+            for part in raw.removesuffix("\r").split("\r"):
+                yield from self._unwrap(part, number, "", 0)
+
+    def _unwrap(self, raw: str, number: int, outer: str, depth: int) -> Iterator[Line]:
+        outer, label, text, error = self._peel(_plain(raw), outer)
+        stripped = text.strip()
+        if stripped[:1] == "{" and stripped[-1:] == "}" and depth < 3:
+            inner = _from_json(stripped, outer)
+            if inner is not None:
+                for part in inner[1]:
+                    yield from self._unwrap(part, number, inner[0], depth + 1)
+                return
+        for part in _unescape(text) if "\\" in text else (text,):
+            yield Line(number, outer, label, part, error)
+
+    def _peel(self, text: str, outer: str) -> tuple[str, str, str, bool]:
+        """The collector's key, vLLM's label, the text, and whether its level is an error."""
+        label = ""
+        found = _LABEL.search(text, 0, 400) if "pid=" in text[:400] else None
+        if found and not ("{" in text[: found.start()] and text.rstrip().endswith("}")):
+            outer = self._outer_of(text[: found.start()], outer)
+            while found:
+                label = _better(label, f"{(found['name'] or '').strip()} pid={found['pid']}")
+                text = text[found.end() :]
+                found = _LABEL.match(text)
+        else:
+            outer, text = self._without_lead(*_strip_outer(text, outer))
+        head = _VLLM_HEAD.match(text)
+        if head:
+            error = "ERROR" in head.group() or "CRITICAL" in head.group()
+            return outer, label, text[head.end() :], error
+        return outer, label, text, False
+
+    def _outer_of(self, lead: str, outer: str) -> str:
+        """The key of what stands before a label. What no rule knows there is remembered."""
+        if not lead.strip():
+            return outer
+        outer, rest = _strip_outer(lead, outer)
+        key = f"{outer} {' '.join(rest.split())[:60]}".strip()
+        if rest.strip() and len(self._leads) < LEADS:
+            self._leads[rest] = key
+        return key
+
+    def _without_lead(self, outer: str, text: str) -> tuple[str, str]:
+        """A line without label that begins like one that had one."""
+        for lead, key in self._leads.items():
+            if text.startswith(lead):
+                return key, text[len(lead) :]
+        return outer, text
 
 
 def _plain(text: str) -> str:
@@ -135,34 +168,9 @@ def _plain(text: str) -> str:
     return text
 
 
-def _peel(text: str, outer: str) -> tuple[str, str, str, bool]:
-    label = ""
-    found = _LABEL.search(text, 0, 400) if "pid=" in text[:400] else None
-    if found and not ("{" in text[: found.start()] and text.rstrip().endswith("}")):
-        outer = _outer_of(text[: found.start()], outer)
-        while found:
-            label = _better(label, f"{(found['name'] or '').strip()} pid={found['pid']}")
-            text = text[found.end() :]
-            found = _LABEL.match(text)
-    else:
-        outer, text = _strip_outer(text, outer)
-    head = _VLLM_HEAD.match(text)
-    if head:
-        error = "ERROR" in head.group() or "CRITICAL" in head.group()
-        return outer, label, text[head.end() :], error
-    return outer, label, text, False
-
-
 def _better(old: str, new: str) -> str:
     """Of two labels on one line (Ray's and vLLM's) the one that names ranks."""
     return old if old and ranks_of(new) == NOWHERE and ranks_of(old) != NOWHERE else new
-
-
-def _outer_of(lead: str, outer: str) -> str:
-    if not lead.strip():
-        return outer
-    outer, rest = _strip_outer(lead, outer)
-    return f"{outer} {' '.join(rest.split())[:60]}".strip()
 
 
 def _strip_outer(text: str, outer: str) -> tuple[str, str]:
@@ -205,12 +213,13 @@ def _from_json(text: str, outer: str) -> tuple[str, list[str]] | None:
     if not isinstance(record, dict):
         return None
     names = [str(record[key]) for key in _JSON_OUTER if isinstance(record.get(key), str | int)]
-    texts = [
-        text
+    parts = [
+        part
         for key, text in _strings(record, "", 0)
         if key in _JSON_TEXT or _TELLS.search(text)
+        for part in text.split("\n")
     ]
-    return f"{outer} {' '.join(names)}".strip()[:200], texts
+    return f"{outer} {' '.join(names)}".strip()[:200], parts
 
 
 def _strings(value: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:

@@ -46,6 +46,7 @@ _HEADLESS: Final = re.compile(
 )
 _MIDDLE: Final = re.compile(r"MB,?currentsizeis\d")
 _KEY: Final = re.compile(r"(?P<key>.{1,500}?)wasnotallocatedduring")
+_CLASS: Final = re.compile(r"<class '([\w.]+)'(?!>)")
 _RAW_KEY: Final = re.compile(r"locked but (?P<key>.{1,500}?) was not allocated")
 _SCRATCH: Final = re.compile(
     r"MoEpermutescratchrequires(?P<rows>\d+)rows(?:,currentcapacityis(?P<have>\d+)rows)?"
@@ -229,4 +230,5 @@ def _is_error(squeezed: Squeezed, start: int) -> bool:
 
 def _spaced(squeezed: str) -> str:
     """Blanks back where a Python repr has them."""
-    return squeezed.replace(",", ", ").replace(", )", ",)").replace("<class'", "<class '")
+    key = squeezed.replace(",", ", ").replace(", )", ",)").replace("<class'", "<class '")
+    return _CLASS.sub(r"<class '\1'>", key)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Value = int | str | bool | list[int]
 KEPT: Final = 4000
+MODEL: Final = "config.json:"
 
 
 class Source(IntEnum):
@@ -60,6 +61,19 @@ class Settings:
 
     def resolve(self, line: int | None = None) -> dict[str, Value]:
         """Name to value at `line` (the end of the text where None), in order of names."""
+        found = self._best(line)
+        return {name: value for name, value in found.items() if not name.startswith(MODEL)}
+
+    def model(self) -> dict[str, Value]:
+        """The numbers of a model's config.json that stands in the text, by its own keys."""
+        found = self._best(None)
+        return {
+            name.removeprefix(MODEL): value
+            for name, value in found.items()
+            if name.startswith(MODEL)
+        }
+
+    def _best(self, line: int | None) -> dict[str, Value]:
         best: dict[str, Setting] = {}
         for setting in (item for places in self._found.values() for item in places):
             other = best.get(setting.name)
@@ -124,6 +138,12 @@ _ASSIGNED: Final = re.compile(
 _SCALES: Final = {
     "": 1, "k": 10**3, "K": 1 << 10, "m": 10**6, "M": 1 << 20, "g": 10**9, "G": 1 << 30,
 }  # fmt: skip
+_MODEL_KEY: Final = re.compile(
+    r"[\"'](?P<key>num_attention_heads|num_key_value_heads|head_dim|hidden_size|moe_topk"
+    r"|num_experts_per_tok|moe_intermediate_size|intermediate_size|num_experts|kv_lora_rank"
+    r"|n_routed_experts|num_local_experts|qk_rope_head_dim|v_head_dim|index_head_dim"
+    r"|index_n_heads|index_topk|index_kpool|sliding_window)[\"']\s*:\s*(?P<value>\d+)(?![.\d])"
+)
 _LOG_LINES: Final = (
     ("max_model_len", re.compile(r"Usingmaxmodellen(\d+)"), Source.LOG),
     ("block_size", re.compile(r"Settingattentionblocksizeto(\d+)tokens"), Source.RESOLVED),
@@ -218,6 +238,10 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
                 if found:
                     value = found["v"].rstrip(".+")
                     yield Setting("vllm_version", value, source, line.number)
+        if "_" in text and ":" in text:
+            for found in _MODEL_KEY.finditer(text):
+                key, value = MODEL + found["key"], int(found["value"])
+                yield Setting(key, value, Source.PROSE, line.number)
         if "max" in text or "parallel" in text or "VLLM_" in text:
             for found in _ASSIGNED.finditer(text):
                 yield from _assigned(found, line.number)

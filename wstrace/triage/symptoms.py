@@ -75,8 +75,13 @@ def _fixed(version: str | None, first_fixed: str) -> bool:
 
 def _late_growths(text: Text) -> Iterator[tuple[Resize, str]]:
     """Growths that KV sizing did not see, or that captured graphs do not know of."""
+    told: set[tuple[str, str]] = set()
     for resize in text.resizes:
         stream, line = resize.origin.stream, resize.origin.line
+        sizes = resize.before.text, resize.after.text
+        if sizes in told:
+            continue
+        told.add(sizes)
         after = [
             name
             for name, marks in (("capture", text.captured), ("kv", text.kv))
@@ -180,7 +185,7 @@ def _of_resize(
     config = settings.resolve(resize.origin.line)
     version = _version(settings, resize.origin.line)
     site = known.match(resize.file or "", resize.function or "", version)
-    numbers = values(config, given)
+    numbers = values(config, given, settings.model())
     exact = _locked(resize.after, text)
     ubatch = resize.ubatch
     return Finding(

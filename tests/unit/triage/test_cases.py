@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.triage.generator import Failure, log_lines, read
+from tests.unit.triage.generator import FORMATS, Failure, log_lines, read
 from wstrace.triage.diagnose import Diagnosis
 from wstrace.triage.finding import Finding
 from wstrace.triage.numbers import Given
@@ -76,6 +76,25 @@ def test_every_report_is_in_the_table() -> None:
         pytest.skip("the reports are not beside this checkout")
     known = {case["id"] for case in TABLE}
     assert {path.stem for path in REPORTS.glob("*.log")} <= known
+
+
+@pytest.mark.parametrize(
+    "form", ["compose", "kubectl", "cri", "quoted", "ansi", "crlf", "html"]
+)
+def test_every_report_through_every_collector(form: str) -> None:
+    if REPORTS is None:
+        pytest.skip("the reports are not beside this checkout")
+    for path in sorted(REPORTS.glob("*.log")):
+        text = path.read_text("utf-8")
+        dressed = "\n".join(FORMATS[form](text.split("\n")))
+        assert _told(read(dressed)) == _told(read(text)), path.name
+
+
+def _told(found: Diagnosis) -> list[tuple[object, ...]]:
+    return [
+        (f.kind, f.file, f.function, f.required_text, f.current_text, f.name, f.ranks)
+        for f in found.findings
+    ]
 
 
 @pytest.mark.parametrize("case", WITH_SIZES, ids=lambda case: case["id"])

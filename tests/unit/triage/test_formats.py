@@ -95,6 +95,23 @@ def test_structured_logger_with_an_escaped_traceback() -> None:
     assert facts(found) == {expected(FAILURE)}
 
 
+def test_a_terminal_wraps_compose_lines() -> None:
+    lines = FORMATS["compose"](log_lines([FAILURE.message], LABEL))
+    found = read("\n".join(wrapped(lines, 80)))
+    assert facts(found) == {expected(FAILURE)}
+    assert found.findings[0].ranks.tp == 1
+
+
+def test_an_unknown_prefix_learnt_from_labelled_lines() -> None:
+    first, second = FAILURE.message[:120], FAILURE.message[120:]
+    text = (
+        f"node7/a> (Worker_TP1 pid=3) ERROR 05-05 14:02:37 [x.py:1] {first}\nnode7/a> {second}"
+    )
+    found = read(text)
+    assert facts(found) == {expected(FAILURE)}
+    assert found.findings[0].ranks.tp == 1
+
+
 def test_docker_splits_long_json_records() -> None:
     import json
 

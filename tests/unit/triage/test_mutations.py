@@ -109,5 +109,5 @@ def test_two_ranks_interleaved(
 @given(failures(), st.binary(max_size=300), st.binary(max_size=300))
 def test_rubbish_around_does_not_matter(failure: Failure, before: bytes, after: bytes) -> None:
     junk = [bytes(c for c in part if c > 31 and c != 39) for part in (before, after)]
-    text = junk[0] + b"\n\n" + failure.message.encode() + b"\n\n" + junk[1]
+    text = b"log:" + junk[0] + b"\n\n" + failure.message.encode() + b"\n\n" + junk[1]
     assert facts(read(text)) == {expected(failure)}

@@ -111,5 +111,24 @@ def test_after_a_restart_the_last_dump_before_the_failure_holds() -> None:
     assert found.findings[0].values["max_model_len"] == 2048
 
 
+def test_a_quoted_model_config_gives_per_rank_numbers() -> None:
+    quoted = """
+    {
+      "num_attention_heads": 32, "num_key_value_heads": 8,
+      "head_dim": 128, "hidden_size": 4096, "rope_theta": 1000000.0
+    }
+    """
+    found = read(quoted + "\nvllm serve m -tp 2 --max-model-len 4096\n" + Failure().message)
+    numbers = found.findings[0].values
+    assert (numbers["num_kv_heads"], numbers["num_attention_heads"]) == (4, 16)
+    assert numbers["head_size"] == 128
+    assert set(found.config) == {"tensor_parallel_size", "max_model_len"}
+
+
+def test_a_quoted_model_config_without_parallel_size_counts_for_nothing() -> None:
+    quoted = '{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}'
+    assert read(quoted + "\n" + Failure().message).findings[0].values == {}
+
+
 def test_unknown_is_absent() -> None:
     assert read(Failure().message).config == {}
