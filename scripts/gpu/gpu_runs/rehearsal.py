@@ -38,7 +38,7 @@ LIGHT: Final = Load(
     options=(
         ("max_model_len", 1024),
         ("max_num_batched_tokens", 512),
-        ("max_num_seqs", 4),
+        ("max_num_seqs", 1),
         ("enable_prefix_caching", False),
         ("disable_log_stats", True),
         ("compilation_config", {"mode": 2, "backend": "eager"}),
