@@ -65,6 +65,12 @@ class Client:
         proxy = urllib.request.ProxyHandler({} if _is_local(parts.hostname) else None)
         self._opener = urllib.request.build_opener(proxy, _NoRedirect())
 
+    def wait(self, seconds: float) -> None:
+        """Return once /health answers 200, or when `seconds` have passed."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.healthy(max(end - time.monotonic(), 0.1)):
+            time.sleep(min(0.5, max(end - time.monotonic(), 0.0)))
+
     def model(self, wanted: str | None, seconds: float) -> Model:
         """The model to ask: `wanted`, else the first that is served.
 

@@ -27,8 +27,8 @@ class Fake(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
         self.max_model_len: int | None = 512
         self.breaks_at = 1 << 30
         self.status = 500
@@ -209,6 +209,22 @@ def test_nothing_listens(exercise: Exercise) -> None:
     code, text = exercise("--url", f"http://127.0.0.1:{port}")
     assert code == 2
     assert "does not answer" in text
+
+
+def test_waiting_for_a_server_that_becomes_ready(fake: Fake, exercise: Exercise) -> None:
+    fake.alive = False
+    threading.Timer(0.6, lambda: setattr(fake, "alive", True)).start()
+    start = time.monotonic()
+    assert exercise("--url", fake.url, "--wait", "60", "--max-requests", "1")[0] == 0
+    assert 0.6 <= time.monotonic() - start < 50
+
+
+def test_waiting_ends(exercise: Exercise) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as closed:
+        port = closed.server_address[1]
+    start = time.monotonic()
+    assert exercise("--url", f"http://127.0.0.1:{port}", "--wait", "1")[0] == 2
+    assert 1 <= time.monotonic() - start < 30
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://", "file:///x"])

@@ -14,6 +14,9 @@ MODEL = Annotated[
     str | None, typer.Option("--model", help="Served model name (default: the first).")
 ]
 REQUESTS = Annotated[int, typer.Option("--max-requests", min=1, max=4096)]
+WAIT = Annotated[
+    float, typer.Option("--wait", min=0, max=86400, help="Seconds to wait for a ready server.")
+]
 SECONDS = Annotated[float, typer.Option("--max-seconds", min=1, max=86400)]
 
 
@@ -22,6 +25,7 @@ def command(
     model: MODEL = None,
     max_requests: REQUESTS = 32,
     max_seconds: SECONDS = 120,
+    wait: WAIT = 0,
 ) -> None:
     """Send a running server the few requests that reach the corners: a gate needs them.
 
@@ -33,6 +37,7 @@ def command(
     from wstrace.gate.exercise import FIRST_ANSWER_SECONDS, exercise
 
     client = Client(url)
+    client.wait(wait)
     served = client.model(model, min(FIRST_ANSWER_SECONDS, max_seconds))
     corners, left_out = plan(served.max_model_len, max_requests)
     outcome = exercise(client, served, corners, max_seconds)
