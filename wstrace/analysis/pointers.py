@@ -2,7 +2,8 @@
 
 Generations count a slot's arena replacements. A captured graph replays from the generation
 that it was captured with; once that is replaced its memory is somebody else's. Throwaway
-graphs, released graphs and graphs in which no request was made do not count.
+graphs, released graphs and graphs in which no request was made do not count. An arena is
+told by (manager, generation): a new manager starts its generations anew.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Iterator
 
 from wstrace.analysis.finding import Finding
 from wstrace.analysis.rank import RankView
-from wstrace.trace.records import Ask, Capture, Growth, Record, Slot
+from wstrace.trace.records import Ask, Capture, Growth, Manager, Record, Slot
 from wstrace.units import human
+
+Arena = tuple[int, int]
 
 
 def find(view: RankView) -> list[Finding]:
@@ -22,10 +25,13 @@ def find(view: RankView) -> list[Finding]:
 
 def _stale(view: RankView) -> Iterator[Finding]:
     """WS301: walk the records in order, holding what live graphs point at."""
-    held: dict[int, dict[Slot, int]] = {}
+    held: dict[int, dict[Slot, Arena]] = {}
+    manager = 0
     told: set[Slot] = set()
     for record in view.process.records:
-        _follow(held, record)
+        if isinstance(record, Manager):
+            manager = record.id
+        _follow(held, record, manager)
         if isinstance(record, Growth) and record.slot not in told:
             broken = _broken_by(held, record)
             if broken and not (record.forced and record.kept_bytes):
@@ -33,20 +39,20 @@ def _stale(view: RankView) -> Iterator[Finding]:
                 yield _stale_finding(view, record, broken)
 
 
-def _follow(held: dict[int, dict[Slot, int]], record: Record) -> None:
+def _follow(held: dict[int, dict[Slot, Arena]], record: Record, manager: int) -> None:
     if not isinstance(record, Capture):
         return
     if record.event == "release":
         held.pop(record.graph, None)
     elif not record.throwaway and record.slots:
-        held[record.graph] = dict(zip(record.slots, record.generations, strict=True))
+        generations = [(manager, generation) for generation in record.generations]
+        held[record.graph] = dict(zip(record.slots, generations, strict=True))
 
 
-def _broken_by(held: dict[int, dict[Slot, int]], growth: Growth) -> list[int]:
-    """Graphs that were captured with an older generation of this slot."""
-    return [
-        g for g, slots in held.items() if slots.get(growth.slot, 1 << 62) < growth.generation
-    ]
+def _broken_by(held: dict[int, dict[Slot, Arena]], growth: Growth) -> list[int]:
+    """Graphs that were captured with an older arena of this slot."""
+    now = (growth.manager, growth.generation)
+    return [g for g, slots in held.items() if growth.slot in slots and slots[growth.slot] < now]
 
 
 def _stale_finding(view: RankView, growth: Growth, graphs: list[int]) -> Finding:
@@ -72,7 +78,7 @@ def _stale_finding(view: RankView, growth: Growth, graphs: list[int]) -> Finding
 def _views(view: RankView) -> Iterator[Finding]:
     for stale in view.views:
         what = (
-            "pins the old arena" if stale.why == "growth" else "is used after the next request"
+            "pins the old arena" if stale.why == "growth" else "is kept after the next request"
         )
         yield Finding(
             code="WS302",
@@ -87,8 +93,9 @@ def _views(view: RankView) -> Iterator[Finding]:
 
 
 def _in_capture(view: RankView) -> Iterator[Finding]:
+    """WS303; the graphs of the memory estimate are thrown away and never serve."""
     for growth in view.growths:
-        if growth.capturing:
+        if growth.capturing and growth.phase != "graph-estimate":
             yield Finding(
                 code="WS303",
                 severity="error",

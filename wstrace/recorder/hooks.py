@@ -66,6 +66,10 @@ class Hooks:
         self._say(label, True, "")
         return True
 
+    def is_set(self, label: str) -> bool:
+        """Whether the hook `Owner.method` is on."""
+        return label in self.states and self.states[label].set
+
     def stand_down(self, label: str, why: str) -> None:
         """Report a hook that is not set."""
         self._say(label, False, why)

@@ -93,6 +93,7 @@ def _init_device(live: Live) -> Maker:
 def _before_init_device(live: Live, wrapper: Any) -> None:
     worker = wrapper.worker
     live.worker = worker
+    guarded(live, "phases", live.phases.restarted)
     guarded(live, "limits", _read_limits, live, worker)
     guarded(live, "manager hooks", _hook_workspace, live)
     guarded(live, "capture hooks", capture.hook_captures, live)

@@ -14,6 +14,7 @@ from wstrace.recorder.guard import guarded
 from wstrace.recorder.live import Live
 from wstrace.recorder.persistent import wrap_persistent
 from wstrace.recorder.requests import pose_as, wrap_ensure
+from wstrace.recorder.views import wrap_views
 from wstrace.trace.records import Lock, Manager
 
 Method = Callable[..., Any]
@@ -28,6 +29,8 @@ def hook_manager(live: Live, module: ModuleType) -> None:
     if not isinstance(manager, type):
         live.hooks.stand_down("WorkspaceManager", f"not in {module.__name__}")
         return
+    if live.settings.check_views:
+        live.hooks.wrap(manager, table.VIEWS, wrap_views(live))
     live.original_ensure = getattr(manager, "_ensure_workspace_size", None)
     live.resizes_all_ubatches = resizes_all_ubatches(live.original_ensure)
     makers: dict[str, Maker] = {

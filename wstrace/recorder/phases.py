@@ -27,17 +27,18 @@ METHOD_PHASES: dict[str, Phase] = {
 
 @dataclass
 class PhaseFlags:
-    """What outlives a method: locked now, unlocked after a lock, asleep, warmed up once."""
+    """What outlives a method: locked now, unlocked after a lock, asleep, warmed up, shut."""
 
     locked: bool = False
     unlocked: bool = False
     asleep: bool = False
     ready: bool = False
+    shut: bool = False
 
 
 def derive(active: Sequence[Phase], flags: PhaseFlags) -> Phase:
     """The phase for the methods on the stack, outermost first."""
-    if "shutdown" in active:
+    if flags.shut or "shutdown" in active:
         return "shutdown"
     if flags.asleep or "sleep" in active:
         return "sleep"
@@ -74,7 +75,15 @@ class PhaseTracker:
             raise
         if method == "compile_or_warm_up_model":
             self.flags.ready = True
+        if phase == "shutdown":
+            self.flags.shut = True
         self._leave(phase, f"{method} returned")
+
+    def restarted(self) -> None:
+        """Another worker starts in this process: nothing of the last one is left."""
+        self.flags = PhaseFlags()
+        self.active.clear()
+        self._settle("init_device")
 
     def locked(self) -> None:
         """The manager was locked."""

@@ -19,6 +19,7 @@ from wstrace.recorder import frames
 from wstrace.recorder.arenas import Arena, arena_of, slot_at, slot_index
 from wstrace.recorder.growth import may_grow, try_grow
 from wstrace.recorder.live import Entry, Live
+from wstrace.recorder.table import VIEWS
 from wstrace.trace.records import (
     Ask,
     Failure,
@@ -47,14 +48,14 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
     """The maker of the hot wrapper, for `Hooks.wrap`."""
     from torch.compiler import is_compiling
 
-    getframe = sys._getframe
-    hot = live.hot
+    getframe, hot = sys._getframe, live.hot
+    depth = 3 if live.hooks.is_set(VIEWS.label) else 2
 
     def make(original: Ensure) -> Ensure:
         def _ensure_workspace_size(self: Any, required_bytes: int) -> Any:
             if is_compiling():
                 return original(self, required_bytes)
-            frame = getframe(2)
+            frame = getframe(depth)
             index = _index_or_none(self) if live.multi_slot else 0
             key = (frame.f_code, frame.f_lasti, required_bytes, index)
             entry = hot.get(key)

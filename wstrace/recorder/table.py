@@ -69,6 +69,13 @@ MANAGER: Final = (
     _manager("unlock", "unlock of elastic EP", since="0.18"),
     _manager("get_persistent_resource", "WS105", "key", "factory", since="0.31"),
 )
+VIEWS: Final = Known(
+    "WorkspaceManager",
+    "get_simultaneous",
+    "WS302, only with --check-views",
+    ("self", "shapes_and_dtypes"),
+    exact=True,
+)
 MODULE: Final = (
     Known("workspace", "reset_workspace_manager", "the manager is dropped", (), exact=True),
 )
@@ -114,4 +121,4 @@ SCRATCH: Final = Known(
     essential=True,
 )
 DOOR: Final = Known("WorkerWrapperBase", "init_device", "the door: finds all others")
-HOOKS: Final = (DOOR, *MANAGER, *MODULE, *WORKER, *RUNNER, *GRAPH, SCRATCH)
+HOOKS: Final = (DOOR, *MANAGER, VIEWS, *MODULE, *WORKER, *RUNNER, *GRAPH, SCRATCH)

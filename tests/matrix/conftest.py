@@ -1,0 +1,70 @@
+"""Each test of the matrix runs for each version that WSTRACE_MATRIX names.
+
+`ci` (the default) is four of them, `all` every pinned one, else a comma-separated list.
+`@shows(LABEL, since=, until=)` names the line of docs/compatibility.md that a test fills.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.matrix.runs import Run, parsed, run_scenarios
+from tests.matrix.wheels import CI, PINNED, UnavailableError, sources
+
+RESULTS = "WSTRACE_MATRIX_RESULTS"
+_outcomes: dict[str, dict[str, bool]] = {}
+
+
+def chosen_versions() -> tuple[str, ...]:
+    """The versions that this session runs."""
+    wanted = os.environ.get("WSTRACE_MATRIX", "ci")
+    return {"ci": CI, "all": PINNED}.get(wanted) or tuple(wanted.split(","))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    line = "shows(label, since, until): the line of docs/compatibility.md that a test fills"
+    config.addinivalue_line("markers", line)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "run" not in metafunc.fixturenames:
+        return
+    mark = next(metafunc.definition.iter_markers("shows"), None)
+    limits = mark.kwargs if mark else {}
+    since, until = parsed(limits.get("since", "0")), parsed(limits.get("until", "99"))
+    versions = [v for v in chosen_versions() if since <= parsed(v) <= until]
+    metafunc.parametrize("run", versions, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """All scenarios, run once against the version of this test."""
+    version: str = request.param
+    try:
+        folder = sources(version)
+    except UnavailableError as error:
+        pytest.fail(f"vLLM {version} cannot be had: {error}", pytrace=False)
+    return run_scenarios(folder, tmp_path_factory.mktemp(f"vllm-{version}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report: Any = yield
+    mark = item.get_closest_marker("shows")
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    if mark is not None and "run" in parameters:
+        line = _outcomes.setdefault(mark.args[0], {})
+        version = parameters["run"]
+        line[version] = line.get(version, True) and not report.failed
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if os.environ.get(RESULTS):
+        Path(os.environ[RESULTS]).write_text(json.dumps(_outcomes))

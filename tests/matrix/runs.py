@@ -1,0 +1,90 @@
+"""One run of the scenarios against one version: its facts and its traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.integration.engine import MISSING, engine_prefix
+from wstrace.analysis.session import Session, load_session
+from wstrace.trace.reader import ProcessTrace, load
+from wstrace.trace.records import Record
+
+REPOSITORY = Path(__file__).parents[2]
+Version = tuple[int, ...]
+
+
+def parsed(version: str) -> Version:
+    """(0, 20, 2) of "0.20.2"."""
+    return tuple(int(part) for part in version.split("."))
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder that the child process filled, and the version that it ran."""
+
+    version: Version
+    folder: Path
+
+    def facts(self, scenario: str) -> dict[str, Any]:
+        """What the scenario returned; a scenario that raised fails the test."""
+        facts: dict[str, Any] = json.loads((self.folder / f"{scenario}.json").read_text())
+        assert "raised" not in facts, facts["raised"]
+        return facts
+
+    def process(self, scenario: str) -> ProcessTrace:
+        """The one trace file of a scenario."""
+        self.facts(scenario)
+        (process,) = load(self.folder / scenario).processes
+        return process
+
+    def records(self, scenario: str, kind: type[Record]) -> list[Any]:
+        """All records of one kind, in order."""
+        return [r for r in self.process(scenario).records if isinstance(r, kind)]
+
+    def session(self, scenario: str) -> Session:
+        """The scenario's analysed trace."""
+        self.facts(scenario)
+        return self.load(scenario)
+
+    def load(self, folder: str) -> Session:
+        """The analysed trace in a folder below this run's."""
+        return _load(self.folder / folder)
+
+    def codes(self, scenario: str) -> list[str]:
+        """Codes of the findings of a scenario, sorted."""
+        return sorted(f.code for f in self.session(scenario).findings)
+
+
+@cache
+def _load(folder: Path) -> Session:
+    return load_session(folder)
+
+
+def run_scenarios(sources: Path, out: Path, *names: str) -> Run:
+    """Run the scenarios (all, or those named) in a process that sees only these sources."""
+    prefix = engine_prefix()
+    assert prefix is not None, MISSING
+    command = [str(prefix / "bin" / "python"), "-m", "tests.matrix.child"]
+    done = subprocess.run(
+        [*command, str(sources), str(out), *names],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TQDM_DISABLE": "1"},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return Run(parsed(_version_of(sources)), out)
+
+
+def _version_of(sources: Path) -> str:
+    (metadata,) = sources.glob("*.dist-info/METADATA")
+    lines = metadata.read_text().splitlines()
+    return next(line.split(": ")[1] for line in lines if line.startswith("Version: "))

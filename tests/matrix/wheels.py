@@ -1,0 +1,114 @@
+"""Sources of released vLLM wheels: downloaded once with pip, only a few .py files kept.
+
+The cache is `${XDG_CACHE_HOME:-~/.cache}/wstrace/wheels/VERSION/`, laid out as in the wheel.
+A wheel is about 300 MB and is deleted once its files are taken out of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+PINNED = (
+    "0.13.0",
+    "0.16.0",
+    "0.18.1",
+    "0.20.2",
+    "0.24.0",
+    "0.26.0",
+    "0.28.0",
+    "0.31.0",
+    "0.32.0",
+    "0.33.0",
+)
+CI = ("0.13.0", "0.20.2", "0.28.0", "0.33.0")
+NEWEST = 3
+KEPT = (
+    "vllm/envs.py",
+    "vllm/utils/math_utils.py",
+    "vllm/model_executor/layers/fused_moe/moe_permute_unpermute.py",
+    "vllm/v1/core/sched/output.py",
+    "vllm/v1/worker/gpu/model_runner.py",
+    "vllm/v1/worker/gpu/warmup.py",
+    "vllm/v1/worker/gpu_model_runner.py",
+    "vllm/v1/worker/gpu_worker.py",
+    "vllm/v1/worker/ubatching.py",
+    "vllm/v1/worker/worker_base.py",
+    "vllm/v1/worker/workspace.py",
+)
+ESSENTIAL = ("vllm/v1/worker/workspace.py", "vllm/v1/worker/ubatching.py")
+
+
+class UnavailableError(Exception):
+    """pip could not give what was asked: no network, or no such version."""
+
+
+def cache_folder() -> Path:
+    """Where the extracted sources lie."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "wstrace" / "wheels"
+
+
+def sources(version: str) -> Path:
+    """The folder with the kept files of this version; downloads the wheel if need be.
+
+    Raises UnavailableError with pip's last lines when it cannot be had.
+    """
+    folder = cache_folder() / version
+    if not all((folder / name).is_file() for name in ESSENTIAL):
+        _download(version, folder)
+    return folder
+
+
+def newest(count: int = NEWEST) -> tuple[str, ...]:
+    """The newest released versions, from `pip index versions`, oldest first."""
+    text = _pip("index", "versions", "vllm")
+    listed = re.search(r"^Available versions: (.*)$", text, re.MULTILINE)
+    if listed is None:
+        raise UnavailableError("pip index names no version of vllm")
+    released = [v for v in listed[1].split(", ") if re.fullmatch(r"\d+(\.\d+)+", v)]
+    return tuple(reversed(released[:count]))
+
+
+def _download(version: str, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{version}-") as scratch:
+        _pip(
+            "download", "--quiet", "--no-deps", "--only-binary=:all:",
+            "--dest", scratch, f"vllm=={version}",
+        )  # fmt: skip
+        (wheel,) = Path(scratch).glob("vllm-*.whl")
+        taken = Path(scratch) / "sources"
+        _take(wheel, taken)
+        shutil.rmtree(folder, ignore_errors=True)
+        taken.rename(folder)
+
+
+def _take(wheel: Path, into: Path) -> None:
+    """Extract the kept files, and METADATA: it says which version this is."""
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name in KEPT or name.endswith(".dist-info/METADATA"):
+                archive.extract(name, into)
+
+
+def _pip(*arguments: str) -> str:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+        raise UnavailableError(f"`pip {' '.join(arguments)}` failed:\n{last}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    try:
+        print(",".join(dict.fromkeys((*PINNED, *newest()))))
+    except UnavailableError as error:
+        sys.exit(f"The newest versions of vLLM cannot be listed: {error}")
