@@ -240,3 +240,15 @@ def test_a_clean_verdict_says_what_was_exercised(gate: Gate, tmp_path: Path) -> 
     assert "largest batch 2 of 8" in text
     assert "sites reached 1 of 1" in text
     assert "TinyImpl._continuation_prefill: 4.00 MiB, 100% of its bound, proved" in text
+
+
+@pytest.mark.parametrize(("exit_code", "told"), [(0, False), (143, False), (1, True)])
+def test_a_command_that_failed_is_remarked(
+    exit_code: int, told: bool, gate: Gate, tmp_path: Path
+) -> None:
+    trace = traces.clean(tmp_path / "t", run="r1")
+    meta = {"run": "r1", "command": [], "started": "", "wstrace": "0.1.0"}
+    (trace / "run.json").write_text(json.dumps(meta | {"exit_code": exit_code}))
+    code, text = gate(trace)
+    assert code == 0
+    assert ("ended with exit code" in text) == told

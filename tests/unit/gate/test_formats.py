@@ -14,6 +14,8 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import junitparser
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.gate import traces
 from wstrace.analysis.finding import Finding
@@ -129,6 +131,12 @@ def test_junit_survives_text_that_xml_cannot_carry(judgement: Judgement) -> None
     assert "a\ufffdb\ufffd[31m<&>\"']]>" in (failure.text or "")
 
 
+@given(st.text(alphabet=st.characters(exclude_categories=())))
+def test_junit_is_xml_whatever_the_text(text: str) -> None:
+    case = junit._case(text, text)
+    ET.fromstring(ET.tostring(case, encoding="unicode"))
+
+
 def test_junit_names_each_case_once(judgement: Judgement) -> None:
     for suite in ET.fromstring(junit.render(judgement)):
         names = [(case.get("classname"), case.get("name")) for case in suite.iter("testcase")]
@@ -233,6 +241,18 @@ def _unescape(text: str) -> str:
     for code, char in (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ",")):
         text = text.replace(code, char)
     return text.replace("%25", "%")
+
+
+@given(st.text(), st.text(), st.text(min_size=1))
+def test_any_text_comes_back_from_a_command(message: str, file: str, title: str) -> None:
+    line = github.command("error", message, file=file, title=title)
+    assert not {"\r", "\n"} & set(line)
+    body = line.removeprefix("::error ")
+    properties, data = body.split("::", 1)
+    found = dict(pair.split("=", 1) for pair in properties.split(","))
+    assert _unescape(found["title"]) == title
+    assert _unescape(found.get("file", "")) == file
+    assert _unescape(data) == message
 
 
 def test_an_annotation_says_where_and_what(judgement: Judgement) -> None:
