@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from wstrace.triage.finding import Finding
 
 RECORD: Final = "wstrace run -- vllm serve ...   (then: wstrace reserve TRACE -o reserve.yaml)"
+RUN: Final = "wstrace run -- vllm serve ...   (shows which slot lacks it, and since when)"
 EAGER: Final = "until then: --enforce-eager (no graphs, no lock; decoding gets slower)"
 _ARENA: Final = ("never_profiled", "undersized_in_profile", "wrong_slot", "order_of_warmup")
 _MOST_NAMES: Final = 4
@@ -23,7 +24,8 @@ def commands(finding: Finding) -> list[str]:
     if finding.kind == "persistent_resource_missing" or finding.code == "WS106":
         return [
             *_upgrade(finding),
-            f"{EAGER}",
+            RUN,
+            EAGER,
             "no reserve helps: the bytes are not the arena's",
         ]
     if finding.kind == "over_reserved":

@@ -85,7 +85,7 @@ class Finding:
     def where(self) -> str:
         """`file:function` as far as known; the stable name of the site."""
         parts = [part for part in (self.file, self.function) if part]
-        return ":".join(parts) or (f"'{self.name}'" if self.name else "unknown site")
+        return ":".join(parts) or self.name or "unknown site"
 
     def as_json(self) -> dict[str, Any]:
         """The contract's object, with fields of ours after it."""

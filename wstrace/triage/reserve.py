@@ -38,7 +38,7 @@ def config_of(report: Report) -> reserve.ReserveConfig:
     limits = _limits(covered, report)
     return reserve.ReserveConfig(
         made_by=f"wstrace {wstrace.__version__} triage",
-        model=reserve.Model(digest="", layout=reserve.layout(limits)),
+        model=reserve.Model(digest="", layout=_layout(limits)),
         limits=limits,
         slots=[reserve.SlotReserve(bytes=total)],
         sites=sorted(sites.values(), key=lambda site: (-site.bytes, site.site)),
@@ -119,6 +119,12 @@ def _limits(findings: Sequence[Finding], report: Report) -> dict[str, Limit]:
         limits |= {n: value for n, value in finding.values.items() if n in LIMIT_NAMES}
     told = {name: value for name, value in report.config.items() if name in LIMIT_NAMES}
     return dict(sorted({**told, **limits}.items()))
+
+
+def _layout(limits: dict[str, Limit]) -> dict[str, Limit]:
+    """The layout's numbers. A log's words (`auto`, `half`) need not be the engine's."""
+    known = reserve.layout(limits)
+    return {name: value for name, value in known.items() if type(value) is int}
 
 
 def _not_covered(

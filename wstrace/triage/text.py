@@ -157,6 +157,10 @@ def needs_text(finding: Finding) -> str:
     if worst.bytes is not None:
         assumed = f"; {'; '.join(worst.assumed)}" if worst.assumed else ""
         return f"at most {worst.bytes} bytes ({human(worst.bytes)}), {worst.grade}{assumed}"
+    if finding.code == "WS105":
+        return "no bytes of the arena: an object made before the lock, once in each slot"
+    if finding.file is None and finding.required_text is None:
+        return "not known: the text names no layer"
     if finding.site is None:
         return (
             "not known: no rule for this site. It may grow with --max-num-batched-tokens, "

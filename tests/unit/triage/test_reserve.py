@@ -52,6 +52,13 @@ def test_it_loads_and_follows_the_live_limits(tmp_path: Path) -> None:
     assert reserve.evaluate(config, live, [Slot(0, 0)])[0].bytes == 2 * worst
 
 
+def test_only_numbers_are_compared_with_the_engine(tmp_path: Path) -> None:
+    lines = ["vllm serve m --dtype half --kv-cache-dtype fp8 -tp 2", Failure().message]
+    report = combine([read("\n".join(lines), Given(NUMBERS))])
+    layout = _loaded(from_log.dumps(report), tmp_path).model.layout
+    assert layout == {"num_kv_heads": 4, "head_size": 256, "tensor_parallel_size": 2}
+
+
 def test_the_largest_site_not_the_sum(tmp_path: Path) -> None:
     config = _loaded(_text([Failure(), MOE], NUMBERS | MOE_NUMBERS), tmp_path)
     assert len(config.sites) == 2
