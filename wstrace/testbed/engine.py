@@ -46,6 +46,7 @@ def engine_env(
     """
     home = prefix or Path(sys.prefix)
     env = {name: text for name, text in os.environ.items() if not name.startswith("WSTRACE_")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of modules, compiled at every start
     env |= {
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
