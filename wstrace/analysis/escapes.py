@@ -37,7 +37,7 @@ def _site(view: RankView, use: SiteUse, bound_of: BoundOf) -> list[Finding]:
     if worst is None:
         return []
     if locked and worst.bytes > arena:
-        return [_escape(view, use, worst, arena, bound)]
+        return [_escape(view, use, worst, arena, bound), *_masked(view, use, arena, bound)]
     if locked and worst.bytes > use.warmup_bytes:
         return [_latent(view, use, worst, arena, bound)]
     if bound.grade == "proved" and (bound.bytes or 0) > arena:
@@ -73,6 +73,18 @@ def _latent(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) 
     severity: Severity = "error" if beyond else "note"
     advice = RESERVE if beyond else "Nothing: its bound fits the arena."
     return _finding("WS103", severity, view, use, worst, arena, bound, detail, advice)
+
+
+def _masked(view: RankView, use: SiteUse, arena: int, bound: Bound) -> list[Finding]:
+    """What a site asked before its first escape: it fitted, and so passed unseen."""
+    first = next(i for i, ask in enumerate(use.after) if ask.locked and ask.bytes > arena)
+    before = [ask for ask in use.after[:first] if ask.bytes > use.warmup_bytes]
+    worst = max(before, key=lambda a: a.bytes, default=None)
+    if worst is None:
+        return []
+    detail = f"asked {human(worst.bytes)} before it escaped, which fitted and passed unseen"
+    advice = "It is the same site: the reserve for its escape covers it."
+    return [_finding("WS103", "note", view, use, worst, arena, bound, detail, advice)]
 
 
 def _predicted(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wstrace.analysis.escapes import BoundOf
 from wstrace.analysis.finding import Finding
-from wstrace.analysis.rank import RankView
+from wstrace.analysis.rank import AFTER_LOCK, RankView, counts_of
 from wstrace.trace.records import Growth, Ranks, Slot
 from wstrace.units import exact, human
 
@@ -18,20 +18,25 @@ def find(view: RankView, bound_of: BoundOf) -> list[Finding]:
 
 
 def _uncounted(view: RankView) -> list[Finding]:
-    """WS201: the last uncounted growth of each slot, with the site that caused it."""
-    last: dict[Slot, Growth] = {}
+    """WS201: the last uncounted growth of each slot and site that caused one.
+
+    A growth that `--on-growth grow` forced through the lock is none: without that option it
+    would not have happened.
+    """
+    last: dict[tuple[Slot, int | None], Growth] = {}
     for growth in view.growths:
-        if growth.window == "not counted" and not growth.forced:
-            last[growth.slot] = growth
+        if growth.window == "not counted" and not (growth.forced and growth.locked):
+            last[growth.slot, growth.site] = growth
     return [_uncounted_finding(view, growth) for growth in last.values()]
 
 
 def _uncounted_finding(view: RankView, growth: Growth) -> Finding:
     fixed = view.memory.fixed_kv
+    place = "before" if growth.phase == "init" else "after"
     why = (
         f"the KV cache size is fixed by {fixed}"
         if fixed
-        else f"it came in phase {growth.phase}"
+        else f"it came in phase {growth.phase}, {place} what this vLLM measures"
     )
     advice = (
         f"Lower {fixed} by {growth.after - growth.before:,} bytes."
@@ -77,7 +82,11 @@ def _why_unlocked(view: RankView) -> str:
 
 
 def _oversized(view: RankView, bound_of: BoundOf) -> list[Finding]:
-    """WS203: an arena far above every request, warm-up and capture included."""
+    """WS203: an arena far above what was used, warm-up and capture included.
+
+    An arena that a reserve made is measured against 99.9% of the requests (and all that a
+    graph captured), another one against the largest.
+    """
     if not view.served:
         return []
     findings = []
@@ -85,21 +94,60 @@ def _oversized(view: RankView, bound_of: BoundOf) -> list[Finding]:
         uses = [u for (_, s), u in view.sites.items() if s == slot]
         used = max((max(u.warmup_bytes, u.after_bytes) for u in uses), default=0)
         arena = view.arena(slot)
+        common = usual_bytes(view, slot, used) if _reserved(view, slot) else used
         bounds = [bound_of(u.key) for u in uses]
         needed = max((b.bytes or 0 for b in bounds if b.grade == "proved"), default=0)
-        if arena > FAR_ABOVE * max(used, needed) and arena - used > WORTH_A_NOTE:
-            findings.append(_oversized_finding(view, slot, arena, used))
+        if arena > FAR_ABOVE * max(common, 1) and arena - common > WORTH_A_NOTE:
+            findings.append(_oversized_finding(view, slot, arena, used, common, needed))
     return findings
 
 
-def _oversized_finding(view: RankView, slot: Slot, arena: int, used: int) -> Finding:
-    tokens = kv_tokens(view, arena - used)
+def _reserved(view: RankView, slot: Slot) -> bool:
+    """Whether the slot's arena is the work of a reserve config."""
+    grown = [g for g in view.growths if g.slot == slot and g.phase not in AFTER_LOCK]
+    return bool(grown) and grown[-1].reserve
+
+
+def usual_bytes(view: RankView, slot: Slot, largest: int) -> int:
+    """Bytes that held at least 99.9% of a slot's requests, and all that graphs captured.
+
+    From the counters, which know the largest request of each site and phase but no more, so
+    this errs upwards. `largest` where nothing was counted.
+    """
+    captured = [
+        ask.bytes
+        for (_, where), use in view.sites.items()
+        if where == slot
+        for ask in use.asks
+        if ask.capturing
+    ]
+    groups = sorted(
+        (count.max_bytes, count.calls) for count in counts_of(view) if count.slot == slot
+    )
+    total, seen = sum(calls for _, calls in groups), 0
+    for size, calls in groups:
+        seen += calls
+        if seen * 1000 >= total * 999:
+            return max(size, *captured, 0)
+    return largest
+
+
+def _oversized_finding(
+    view: RankView, slot: Slot, arena: int, used: int, common: int, needed: int
+) -> Finding:
+    tokens = kv_tokens(view, arena - common)
     worth = f", worth {tokens:,} KV tokens" if tokens else ""
+    rarely = f"99.9% of the requests used {human(common)}, " if common < used else ""
+    advice = (
+        "It covers a proved worst case: to pay less, lower the limit that it grows with."
+        if needed > common
+        else "Check the reserve's formulas, or reserve less with --cover SITE=observed."
+    )
     return Finding(
         code="WS203",
         severity="note",
-        detail=f"the arena is {human(arena)}, the largest request was {human(used)}{worth}",
-        advice="Check the reserve's formulas, or reserve less with --cover SITE=observed.",
+        detail=f"the arena is {human(arena)}, {rarely}the largest was {human(used)}{worth}",
+        advice=advice,
         slot=slot,
         ranks=(view.ranks,),
         serving_bytes=used,

@@ -248,6 +248,11 @@ def _all_counts(records: Iterable[Record]) -> dict[tuple[int, Slot, Phase], Coun
     return newest
 
 
+def counts_of(view: RankView) -> list[Count]:
+    """The newest counter of each (site, slot, phase) of this worker."""
+    return list(_all_counts(view.process.records).values())
+
+
 def _count(view: RankView, counts: dict[tuple[int, Slot, Phase], Count]) -> None:
     for count in counts.values():
         use = _use(view, count.site, count.slot)
