@@ -12,7 +12,7 @@ from wstrace.triage.advice import commands, is_older
 from wstrace.triage.finding import Finding
 from wstrace.triage.redaction import redact
 from wstrace.triage.report import Report
-from wstrace.units import human
+from wstrace.units import exact
 
 WIDTH: Final = 80
 LABEL: Final = 10
@@ -47,7 +47,9 @@ def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _head(report: Report) -> Iterator[str]:
-    names = ", ".join(PurePath(path).name if path != "-" else "stdin" for path in report.paths)
+    named = [PurePath(path).name if path != "-" else "stdin" for path in report.paths]
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    names = ", ".join(named[:3]) + more
     if not report.findings:
         yield NOTHING
         if report.skipped:
@@ -156,7 +158,7 @@ def needs_text(finding: Finding) -> str:
     worst = finding.worst
     if worst.bytes is not None:
         assumed = f"; {'; '.join(worst.assumed)}" if worst.assumed else ""
-        return f"at most {worst.bytes} bytes ({human(worst.bytes)}), {worst.grade}{assumed}"
+        return f"at most {exact(worst.bytes)}, {worst.grade}{assumed}"
     if finding.code == "WS105":
         return "no bytes of the arena: an object made before the lock, once in each slot"
     if finding.file is None and finding.required_text is None:

@@ -142,6 +142,11 @@ def test_json_types() -> None:
     assert all(link.startswith("https://") for link in finding["links"])
 
 
+def test_many_files_do_not_fill_the_screen() -> None:
+    texts = [read(Failure().message, name=f"{number}.log") for number in range(9)]
+    assert "0.log, 1.log, 2.log and 6 more: 1 finding" in text.render(combine(texts))
+
+
 def test_several_texts() -> None:
     one = read("--max-model-len 4096\n" + Failure().message, name="a.log")
     other = read("--max-model-len 9 --max-num-seqs 2\n" + Failure(line=9).message, name="b.log")
