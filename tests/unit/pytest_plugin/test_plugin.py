@@ -224,7 +224,10 @@ def test_the_option_records_every_test_and_fails_none(suite: pytest.Pytester) ->
     assert not list((suite.path / "kept").rglob("*without_an_engine*"))
 
 
-def test_without_option_and_marker_nothing_is_recorded(suite: pytest.Pytester) -> None:
+def test_without_option_and_marker_nothing_is_recorded(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     suite.makepyfile("""
         import os, sys
 
