@@ -1,0 +1,210 @@
+"""The documentation holds what it says: links, codes, commands, examples and numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from wstrace.analysis.finding import TITLES
+from wstrace.cli.app import COMMANDS, app, register_commands
+from wstrace.pytest_marker import Marker
+from wstrace.recorder.settings import read_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+GENERATORS = sorted(path.name for path in (ROOT / "scripts").glob("make-docs-*"))
+FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+
+
+def prose(page: Path) -> str:
+    """A page without its code blocks."""
+    return FENCE.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """What `#...` may name, as code hosts and mkdocs make it of the headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_resolves(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = unquote(link).partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or not target.is_relative_to(ROOT):
+            broken.append(link)
+        elif anchor and anchor not in anchors(target):
+            broken.append(f"{link} (no such heading)")
+    assert broken == []
+
+
+def test_a_broken_link_would_be_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One thing\n[a](gone.md) `[b](c)`\n```\n[x](y)\n```\n")
+    assert LINK.findall(prose(page)) == ["gone.md"]
+    assert anchors(page) == {"one-thing"}
+
+
+@pytest.mark.parametrize("code", TITLES)
+def test_every_code_has_a_page_that_names_it(code: str) -> None:
+    page = DOCS / "findings" / f"{code}.md"
+    assert page.exists()
+    assert re.match(rf"# {code}\b", page.read_text())
+
+
+def test_the_pages_and_the_readme_list_exactly_the_codes() -> None:
+    assert {path.stem for path in (DOCS / "findings").glob("WS*.md")} == set(TITLES)
+    assert re.findall(r"^\| \[(WS\d+)\]", README.read_text(), re.MULTILINE) == list(TITLES)
+
+
+def sections() -> dict[str, str]:
+    """docs/cli.md by command."""
+    parts = re.split(r"^## ", (DOCS / "cli.md").read_text(), flags=re.MULTILINE)[1:]
+    return {part.split("\n", 1)[0]: part for part in parts}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_documented_with_the_options_that_its_help_shows(name: str) -> None:
+    register_commands()
+    shown = CliRunner().invoke(
+        app, [name, "--help"], env={"COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb"}
+    )
+    assert shown.exit_code == 0
+    rows = re.findall(r"^[│|] *\*? *(?:-\w, *)?(--[a-z-]+)", shown.output, re.MULTILINE)
+    documented = [
+        OPTION.findall(row.split(" | ")[0])[0]
+        for row in re.findall(r"^\| (`-.*)$", sections()[name], re.MULTILINE)
+    ]
+    assert "--help" in rows
+    assert sorted(set(rows) - {"--help"}) == sorted(documented)
+
+
+@pytest.mark.parametrize("script", GENERATORS)
+def test_generated_pages_are_fresh(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / script), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_readme_starts_with_vllms_message_as_a_log_has_it() -> None:
+    log = (ROOT / "tests" / "data" / "docs" / "pasted.log").read_text()
+    message = log[log.index("AssertionError: Workspace is locked") :].strip()
+    assert message in README.read_text().splitlines()[:6]
+
+
+@pytest.mark.parametrize("command", ["./scripts/demo", "./scripts/test", "./scripts/docs"])
+def test_the_commands_of_the_readme_exist(command: str) -> None:
+    assert command in README.read_text()
+    assert os.access(ROOT / command, os.X_OK)
+
+
+def test_the_two_commands_stand_alone_in_one_block() -> None:
+    blocks = re.findall(r"^```\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert "./scripts/demo\n./scripts/test\n" in blocks
+
+
+def test_ci_runs_the_readmes_test_command_and_nothing_else() -> None:
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    commands = [line for line in lines if line and not line.startswith(("#", "set "))]
+    assert len(commands) == 1
+    assert commands[0].endswith('/../scripts/test"')
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_measured_block_names_a_script_of_the_repository(page: Path) -> None:
+    for script in re.findall(r"<!-- made by (\S+) -->", page.read_text()):
+        assert os.access(ROOT / script, os.X_OK)
+
+
+def measured(page: Path) -> str:
+    found = re.search(
+        r"<!-- made by scripts/bench-overhead -->(.*?)<!-- end -->", page.read_text(), re.DOTALL
+    )
+    assert found is not None
+    return found[1]
+
+
+def test_what_the_readme_says_of_cost_is_what_the_page_measured() -> None:
+    table = measured(DOCS / "overhead.md")
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in table.splitlines()
+        if line.startswith("|") and "off/off" not in line
+    ][2:]
+    said = re.search(r"(\d+) % more CPU time .* takes (\d+) to (\d+) us", measured(README))
+    assert said is not None
+    percent, low, high = map(int, said.groups())
+    calls = [float(row[1]) for row in rows]
+    ratios = [float(row[4]) for row in rows]
+    assert (low, high) == (round(min(calls)), round(max(calls)))
+    assert min(ratios) - 0.01 <= 1 + percent / 100 <= max(ratios) + 0.01
+
+
+def test_no_cost_is_claimed_outside_a_measured_block() -> None:
+    text = prose(README).replace(measured(README), "")
+    assert re.findall(r"\d+(?:\.\d+)? ?(?:us|µs|ms|%)(?!\w)", text) == []
+
+
+def test_every_page_is_in_the_sites_navigation() -> None:
+    def files(entries: list[Any]) -> list[str]:
+        values = [e if isinstance(e, str) else next(iter(e.values())) for e in entries]
+        return [f for v in values for f in (files(v) if isinstance(v, list) else [v])]
+
+    listed = files(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    pages = [str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")]
+    assert sorted(listed) == sorted(pages)
+
+
+def test_the_sites_requirements_are_pinned() -> None:
+    lines = (ROOT / "scripts" / "docs-requirements.txt").read_text().splitlines()
+    wanted = [line for line in lines if line and not line.startswith("#")]
+    assert wanted
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in wanted)
+
+
+def test_the_documented_variables_are_those_that_the_recorder_reads() -> None:
+    class Asked(dict[str, str]):
+        """Notes which names are looked up."""
+
+        def get(self, name: str, default: Any = None) -> Any:
+            seen.append(name)
+            return default
+
+    seen: list[str] = []
+    read_settings(Asked())
+    text = (DOCS / "python-api.md").read_text()
+    documented = re.findall(r"^\| `(WSTRACE_\w+)` ", text, re.MULTILINE)
+    assert {name for name in seen if name.startswith("WSTRACE_")} == set(documented)
+
+
+def test_the_documented_marker_is_the_marker() -> None:
+    text = (DOCS / "python-api.md").read_text()
+    part = text[text.index("| argument |") :].split("\n\n")[0]
+    documented = re.findall(r"^\| `(\w+)` ", part, re.MULTILINE)
+    assert documented == [field.name for field in dataclasses.fields(Marker)]
