@@ -26,7 +26,8 @@ HEAD = """\
 
 Each line was seen to work, or not, when the tests of `tests/matrix` ran against the sources of
 that release: "yes", "**no**", or "–" where this version has no such thing. CI runs
-{ci}; `scripts/test-versions` runs all, and takes the newest releases from `pip index`.
+{ci}; `scripts/test-versions` runs all of them and the newest three
+that `pip index` knows.
 
 What is real there: `workspace.py`, `ubatching.py`, `round_up`, the environment table, the
 scheduler's records, `WorkerWrapperBase`, and the V1 and V2 `capture_model`, all unchanged from
@@ -49,12 +50,12 @@ inconclusive where the hook is essential.
 
 
 def render(outcomes: Outcomes) -> str:
-    """The whole page. Lines keep the order in which the tests ran."""
+    """The whole page, its lines in alphabetical order."""
     versions = sorted({v for line in outcomes.values() for v in line}, key=_order)
     head = HEAD.format(ci=", ".join(CI))
     table = [_row("", versions), _row("---", ["---"] * len(versions))]
-    for label, line in outcomes.items():
-        table.append(_row(label, [MARKS[line.get(v)] for v in versions]))
+    for label in sorted(outcomes):
+        table.append(_row(label, [MARKS[outcomes[label].get(v)] for v in versions]))
     hooks = "".join(_hook_row(known) for known in HOOKS)
     return f"{head}\n{''.join(table)}{HOOK_HEAD.format(newest=CHECKED_WITH)}{hooks}"
 

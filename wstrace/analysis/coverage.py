@@ -13,7 +13,17 @@ from wstrace.analysis.rank import RankView
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Ranks
 
-ESSENTIAL = ("._ensure_workspace_size", ".lock", ".execute_model", "WorkspaceManager")
+ESSENTIAL = (
+    "WorkspaceManager",
+    "WorkspaceManager.__init__",
+    "._ensure_workspace_size",
+    ".lock",
+    ".unlock",
+    ".get_persistent_resource",
+    "MoEPermuteScratch.reserve",
+    ".compile_or_warm_up_model",
+    ".execute_model",
+)
 ON_GRAPHS = ("CUDAGraph.capture_begin", "CUDAGraph.capture_end")
 
 

@@ -1,0 +1,204 @@
+"""Hooks: set where they fit, alone where they do not, and off again without a trace."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from wstrace.analysis.coverage import ESSENTIAL, ON_GRAPHS
+from wstrace.recorder import table
+from wstrace.recorder.hooks import Function, Hooks
+from wstrace.recorder.install import install, uninstall
+from wstrace.recorder.settings import Settings
+from wstrace.recorder.table import Known
+from wstrace.trace.records import Hook
+
+EXACT = Known("Owner", "method", "a test", ("self", "size"), exact=True)
+LEADING = Known("Owner", "method", "a test", ("self", "size"))
+
+
+class Owner:
+    """What is wrapped."""
+
+    def method(self, size: int) -> int:
+        return size
+
+
+def twice(original: Function) -> Function:
+    def method(self: Any, size: int) -> Any:
+        return 2 * original(self, size)
+
+    return method
+
+
+@pytest.fixture
+def said() -> list[Hook]:
+    return []
+
+
+@pytest.fixture
+def hooks(said: list[Hook]) -> Any:
+    made = Hooks(report=said.append, vllm=(0, 30))
+    yield made
+    made.remove()
+
+
+def test_a_hook_that_fits_is_set_and_taken_off_again(hooks: Hooks, said: list[Hook]) -> None:
+    before = vars(Owner)["method"]
+    assert hooks.wrap(Owner, EXACT, twice)
+    assert Owner().method(3) == 6
+    assert said == [Hook(name="Owner.method", set=True)]
+    hooks.remove()
+    assert vars(Owner)["method"] is before
+
+
+def test_an_inherited_method_is_wrapped_on_the_subclass_only(hooks: Hooks) -> None:
+    class Sub(Owner):
+        pass
+
+    hooks.wrap(Sub, EXACT, twice)
+    assert (Sub().method(3), Owner().method(3)) == (6, 3)
+    hooks.remove()
+    assert "method" not in vars(Sub)
+    assert Sub().method(3) == 3
+
+
+def test_setting_a_hook_twice_wraps_once(hooks: Hooks, said: list[Hook]) -> None:
+    hooks.wrap(Owner, EXACT, twice)
+    assert hooks.wrap(Owner, EXACT, twice)
+    assert Owner().method(3) == 6
+    assert len(said) == 1
+
+
+def test_an_added_argument_stands_down_where_the_hook_is_exact(
+    hooks: Hooks, said: list[Hook]
+) -> None:
+    class Newer:
+        def method(self, size: int, alignment: int = 1) -> int:
+            return size
+
+    assert not hooks.wrap(Newer, EXACT, twice)
+    assert said[0].why == "signature is (self, size, alignment), known is (self, size)"
+    assert hooks.wrap(Newer, LEADING, twice)
+
+
+def test_another_first_argument_stands_down_where_the_hook_reads_it(hooks: Hooks) -> None:
+    class Newer:
+        def method(self, batch: int) -> int:
+            return batch
+
+    assert not hooks.wrap(Newer, LEADING, twice)
+    assert hooks.states["Newer.method"].why.endswith("known is (self, size, ...)")
+
+
+def test_a_method_that_is_gone_is_told(hooks: Hooks, said: list[Hook]) -> None:
+    assert not hooks.wrap(ModuleType("gone"), EXACT, twice)
+    assert said[0].why == "no such method in this vLLM"
+
+
+@pytest.mark.parametrize(("vllm", "told"), [((0, 30), 0), ((0, 31), 1), (None, 1)])
+def test_a_vllm_older_than_the_method_is_nothing_to_tell(
+    vllm: tuple[int, int] | None, told: int
+) -> None:
+    said: list[Hook] = []
+    newer = Known("Owner", "later", "a test", since="0.31")
+    assert not Hooks(report=said.append, vllm=vllm).wrap(Owner, newer, twice)
+    assert len(said) == told
+
+
+def test_what_is_no_method_or_cannot_be_replaced_stands_down(hooks: Hooks) -> None:
+    class Odd:
+        method = 3
+
+    assert not hooks.wrap(Odd, EXACT, twice)
+    assert hooks.states["Odd.method"].why == "is a int, not a method"
+    append = Known("list", "append", "a test", ("self", "object"))
+    assert not hooks.wrap(list, append, twice)
+    assert hooks.states["list.append"].why.startswith("cannot be replaced")
+
+
+def test_a_wrapper_around_ours_stays(hooks: Hooks) -> None:
+    class Local(Owner):
+        def method(self, size: int) -> int:
+            return size
+
+    hooks.wrap(Local, EXACT, twice)
+    ours = Local.method
+    Local.method = lambda self, size: ours(self, size) + 1  # type: ignore[method-assign]
+    hooks.remove()
+    assert Local().method(3) == 7
+
+
+def test_the_essential_hooks_are_those_that_the_gate_waits_for() -> None:
+    essential = {k.label for k in table.HOOKS if k.essential}
+    needed = {k.label for k in table.HOOKS if k.label.endswith(ESSENTIAL)} | set(ON_GRAPHS)
+    assert essential == needed
+
+
+def test_every_hook_of_the_table_has_its_wrapper() -> None:
+    text = "".join(
+        path.read_text()
+        for path in Path(table.__file__).parent.glob("*.py")
+        if path.stem != "table"
+    )
+    for known in table.HOOKS:
+        assert re.search(rf"def {known.name}\(|\"{known.name}\"", text), known.label
+
+
+def test_a_vllm_without_the_door_or_the_manager_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = ModuleType("vllm.v1.worker.worker_base")
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    monkeypatch.setitem(sys.modules, "vllm.v1.worker.worker_base", module)
+    try:
+        live = install(Settings(str(tmp_path), "run"))
+        assert live.hooks.states["WorkerWrapperBase.init_device"].set is False
+    finally:
+        uninstall()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_worker_whose_vllm_has_no_workspace_module_still_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = ModuleType("vllm.v1.worker.worker_base")
+
+    class WorkerWrapperBase:
+        worker = Owner()
+
+        def init_device(self) -> str:
+            return "started"
+
+    module.WorkerWrapperBase = WorkerWrapperBase  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    monkeypatch.setitem(sys.modules, "vllm.v1.worker.worker_base", module)
+    try:
+        live = install(Settings(str(tmp_path), "run"))
+        assert WorkerWrapperBase().init_device() == "started"
+        assert "no module" in live.hooks.states["WorkspaceManager"].why
+    finally:
+        uninstall()
+
+
+def test_the_page_of_versions_fits_the_code_and_was_not_edited_by_hand() -> None:
+    from tests.matrix.compatibility import PAGE, read_page, render
+    from tests.matrix.wheels import PINNED
+
+    text = PAGE.read_text()
+    outcomes = read_page(text)
+    assert render(outcomes) == text
+    assert {v for line in outcomes.values() for v in line} == set(PINNED)
+    assert all(all(line.values()) for line in outcomes.values())
+    assert set(outcomes) == _labels()
+
+
+def _labels() -> set[str]:
+    folder = Path(__file__).parents[2] / "matrix"
+    text = "".join(path.read_text() for path in folder.glob("test_*.py"))
+    return set(re.findall(r"@shows\(\s*\"([^\"]+)\"", text))
