@@ -41,8 +41,12 @@ class SiteReach:
 
     @property
     def share(self) -> float | None:
-        """How much of its bound the site asked for; None where no bound is known."""
-        return self.most / self.bound if self.bound else None
+        """How much of its bound the site asked for; None without one.
+
+        An `observed` bound is the largest request itself: a share of it means nothing.
+        """
+        known = self.bound if self.grade != "observed" else None
+        return self.most / known if known else None
 
 
 @dataclass(frozen=True)
@@ -166,14 +170,10 @@ def shortfalls(reach: Reach, wanted: Minimum) -> list[str]:
 def _shortfall(reach: Reach, name: str, least: Amount) -> Iterable[str]:
     if name == "share":
         assert least.share is not None
-        short = [
-            s
-            for s in reach.sites
-            if s.in_serving and (s.share is None or s.share < least.share)
-        ]
-        for site in short:
-            reached = "no bound is known" if site.share is None else f"{site.share:.0%} reached"
-            yield f"thin run: {site.site}: {reached} of its bound, {least} asked for"
+        for site in reach.sites:
+            if site.in_serving and site.share is not None and site.share < least.share:
+                share = f"{site.share:.0%} of its bound, {least} asked for"
+                yield f"thin run: {site.site}: {share}"
         return
     measure = reach.measure(name)
     if least.share is not None and measure.limit is None:

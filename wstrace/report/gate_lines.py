@@ -107,7 +107,12 @@ def reach_lines(reach: Reach) -> list[str]:
     lines = [", ".join(map(_measure, shown))]
     for site in reach.sites:
         if site.in_serving:
-            of = f"{site.share:.0%} of its bound, {site.grade}" if site.share else "no bound"
+            share = site.share
+            of = (
+                "no bound but this"
+                if share is None
+                else f"{share:.0%} of its {site.grade} bound"
+            )
             lines.append(f"{site.site}: {human(site.most)}, {of}")
     missed = [site.site for site in reach.sites if not site.in_serving]
     if missed:

@@ -234,12 +234,23 @@ def test_min_exercise_makes_a_thin_run_inconclusive(gate: Gate, tmp_path: Path) 
     assert gate(traces.escape(tmp_path / "e"), "--min-exercise", "reqs=9")[0] == 1
 
 
+def test_the_share_of_a_bound_is_asked_where_there_is_one(gate: Gate, tmp_path: Path) -> None:
+    """512 computed tokens are an eighth of 4,096; an observed bound is no bound."""
+    latent = traces.latent(tmp_path / "t", traces.CONTINUATION_BOUND)
+    assert gate(latent, "--min-exercise", "share=12%")[0] == 0
+    code, text = gate(latent, "--min-exercise", "share=13%")
+    assert code == 3
+    assert "thin run" in text
+    observed = traces.eager(tmp_path / "observed")
+    assert gate(observed, "--allow-unlocked", "--min-exercise", "share=100%")[0] == 0
+
+
 def test_a_clean_verdict_says_what_was_exercised(gate: Gate, tmp_path: Path) -> None:
     _, text = gate(traces.clean(tmp_path / "t"))
     assert "longest continuation 448 of 4,095" in text
     assert "largest batch 2 of 8" in text
     assert "sites reached 1 of 1" in text
-    assert "TinyImpl._continuation_prefill: 4.00 MiB, 100% of its bound, proved" in text
+    assert "TinyImpl._continuation_prefill: 4.00 MiB, 100% of its proved bound" in text
 
 
 @pytest.mark.parametrize(("exit_code", "told"), [(0, False), (143, False), (1, True)])
