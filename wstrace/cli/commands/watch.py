@@ -74,10 +74,10 @@ class _Watch:
                 "Check the folder's permissions.",
             ) from error
 
-    def picture(self) -> RenderableType:
+    def picture(self, events: int = 6) -> RenderableType:
         from wstrace.cli.watch.screen import picture
 
-        return picture(self.state, self.tail.followed(), self.meta, self.folder)
+        return picture(self.state, self.tail.followed(), self.meta, self.folder, events)
 
     def ended(self) -> bool:
         """True when run.json of the followed run has its end."""
@@ -102,7 +102,7 @@ def _follow(watch: _Watch, console: Console, interval: float) -> None:
             print(line, flush=True)
         told = watch.state.told
         if watch.ended():
-            console.print(watch.picture())
+            console.print(watch.picture(events=0))
             return
         time.sleep(interval)
         watch.read()

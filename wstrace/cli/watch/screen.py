@@ -10,17 +10,21 @@ from rich.table import Table
 from rich.text import Text
 
 from wstrace.cli.watch.state import ProcessState, RunState, SlotState
-from wstrace.report.finding_text import slot_text
 from wstrace.trace.reader import Run
 from wstrace.trace.records import Slot
 from wstrace.units import human
 
 MOST_ROWS: Final = 40
-EVENTS_SHOWN: Final = 6
 
 
-def picture(state: RunState, run: str | None, meta: Run | None, folder: Path) -> RenderableType:
-    """Title, a row a process and slot, the latest events."""
+def picture(
+    state: RunState,
+    run: str | None,
+    meta: Run | None,
+    folder: Path,
+    events: int = 6,
+) -> RenderableType:
+    """Title, a row a process and slot, the latest `events`."""
     processes = state.of_run(run)
     workers = [p for p in processes if p.worker is not None]
     parts: list[RenderableType] = [Text(_title(run, meta, folder), style="bold")]
@@ -31,7 +35,8 @@ def picture(state: RunState, run: str | None, meta: Run | None, folder: Path) ->
     others = len(processes) - len(workers)
     if others:
         parts.append(Text(f"{others} other process{'es' * (others > 1)}", style="dim"))
-    parts += [_event(text) for text in list(state.events)[-EVENTS_SHOWN:]]
+    latest = list(state.events)[-events:] if events else []
+    parts += [_event(text) for text in latest]
     return Group(*parts)
 
 
@@ -50,12 +55,15 @@ def _title(run: str | None, meta: Run | None, folder: Path) -> str:
 
 
 def _table(workers: list[ProcessState]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("rank", no_wrap=True)
     table.add_column("phase", no_wrap=True)
+    several = any(len(worker.slots) > 1 for worker in workers)
+    if several:
+        table.add_column("slot", no_wrap=True)
     for name in ("step", "arena", "locked", "largest", "grew", "escapes", "refused"):
         table.add_column(name, justify="right", no_wrap=True)
-    rows = [row for worker in _worst_first(workers) for row in _rows(worker)]
+    rows = [row for worker in _worst_first(workers) for row in _rows(worker, several)]
     for cells, style in rows[:MOST_ROWS]:
         table.add_row(*cells, style=style)
     if len(rows) > MOST_ROWS:
@@ -70,19 +78,21 @@ def _worst_first(workers: list[ProcessState]) -> list[ProcessState]:
     return sorted(workers, key=lambda p: -p.escapes)
 
 
-def _rows(worker: ProcessState) -> list[tuple[list[str], str]]:
+def _rows(worker: ProcessState, several: bool) -> list[tuple[list[str], str]]:
     slots = sorted(worker.slots.items()) or [(Slot(), SlotState())]
     style = "red" if worker.escapes or worker.refused else ""
     rows = []
     for index, (slot, state) in enumerate(slots):
         first = index == 0
-        name = slot_text(slot)
-        left = [worker.name, _phase(worker), f"{worker.step:,}"] if first else ["", "", ""]
-        arena = human(state.arena) + (f" ({name})" if name else "")
+        left = [worker.name, _phase(worker)] if first else ["", ""]
+        left += [f"{slot.ubatch}, {slot.lane}"] if several else []
+        left.append(f"{worker.step:,}" if first else "")
         locked = "-" if state.locked_at is None else human(state.locked_at)
         right = [str(worker.growths), str(worker.escapes), str(worker.refused)]
         asked = human(state.asked) if state.asked else "-"
-        rows.append(([*left, arena, locked, asked, *(right if first else [""] * 3)], style))
+        rows.append(
+            ([*left, human(state.arena), locked, asked, *(right if first else [""] * 3)], style)
+        )
     return rows
 
 

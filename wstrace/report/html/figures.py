@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from wstrace.analysis.compare import SiteChange
 from wstrace.report.html.drivers import Dot, DriverChart
 from wstrace.report.html.memory import MemoryView
-from wstrace.report.html.names import figure_text
+from wstrace.report.html.names import clean, figure_text
 from wstrace.report.html.sites import MOST_BARS, SiteRow
 from wstrace.report.html.timeline import Kind, Point, Timeline
 from wstrace.units import human
@@ -352,7 +352,7 @@ def comparison(changes: Sequence[SiteChange]) -> Figure:
 
 def _caller(change: SiteChange) -> str:
     seen = change.b or change.a
-    return (seen.caller if seen else "") or str(change.key)
+    return clean((seen.caller if seen else "") or str(change.key))
 
 
 def _bytes_axis(sizes: Iterable[int]) -> Figure:

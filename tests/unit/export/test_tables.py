@@ -1,0 +1,57 @@
+"""CSV and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+
+import pytest
+
+from tests.unit.report_html import runs
+from wstrace.errors import WstraceError
+from wstrace.report.table_export import COLUMNS, render_csv, render_parquet, rows
+
+
+def _table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_row_a_request() -> None:
+    table = _table(render_csv(runs.crashed()))
+    assert len(table) == 2 * 7
+    escaped = [row for row in table if row["escaped"] == "True"]
+    assert [(r["tp"], r["bytes"], r["arena_warmup_bytes"]) for r in escaped] == [
+        ("0", str(32 * 2**20), str(24 * 2**20)),
+        ("1", str(32 * 2**20), str(24 * 2**20)),
+    ]
+    assert escaped[0]["max_computed"] == "8192"
+    assert escaped[0]["shapes"] == "bfloat16[1,8,8192,128] bfloat16[1,8,8192,128]"
+    assert escaped[0]["function"] == runs.CONTINUATION
+
+
+def test_an_unknown_number_is_empty_not_zero() -> None:
+    row = next(r for r in _table(render_csv(runs.crashed())) if r["phase"] == "capture")
+    assert row["step"] == ""
+    assert row["total_tokens"] == ""
+
+
+def test_an_empty_session_has_only_the_header() -> None:
+    assert render_csv(runs.empty()) == ",".join(COLUMNS) + "\n"
+
+
+def test_parquet_holds_the_same_rows() -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    session = runs.crashed()
+    table = parquet.read_table(arrow.BufferReader(render_parquet(session)))
+    assert table.to_pylist() == list(rows(session))
+    assert str(table.schema.field("bytes").type) == "int64"
+
+
+def test_without_pyarrow_two_lines_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(WstraceError) as told:
+        render_parquet(runs.crashed())
+    assert "pyarrow" in told.value.message
+    assert "wstrace[parquet]" in told.value.hint

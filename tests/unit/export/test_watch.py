@@ -1,0 +1,103 @@
+"""Reading files while they grow: every byte once, every record once."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from tests.unit.export.test_command import RUN, write_trace
+from tests.unit.report_html import runs
+from wstrace.cli.watch.screen import picture
+from wstrace.cli.watch.state import RunState
+from wstrace.cli.watch.tail import FileTail, FolderTail, read_meta
+from wstrace.trace.records import Header, PhaseChange, Slot
+
+
+def _whole(tmp_path: Path) -> tuple[bytes, int]:
+    path = write_trace(tmp_path / "whole", runs.grown())[0]
+    data = path.read_bytes()
+    return data, data.count(b"\n")
+
+
+@pytest.mark.parametrize("piece", [1, 7, 997, 1 << 20])
+def test_records_arrive_once_however_the_file_grows(tmp_path: Path, piece: int) -> None:
+    data, count = _whole(tmp_path)
+    path = tmp_path / "x.wst.jsonl"
+    path.touch()
+    tail, seen = FileTail(path), []
+    pieces = [data[i : i + piece] for i in range(0, len(data), piece)]
+    for part in pieces if piece > 1 else [data[:500], *(data[500:].splitlines(True))]:
+        with path.open("ab") as file:
+            file.write(part)
+        seen += list(tail.read())
+    assert len(seen) == count
+    assert tail.offset == len(data)
+    assert list(tail.read()) == []
+
+
+def test_what_was_read_is_never_read_again(tmp_path: Path) -> None:
+    data, _ = _whole(tmp_path)
+    path = tmp_path / "x.wst.jsonl"
+    path.write_bytes(data)
+    tail = FileTail(path)
+    first = len(list(tail.read()))
+    path.write_bytes(b"#" * len(data))
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(PhaseChange(phase="shutdown")) + b"\n")
+    assert [r.phase for r in tail.read() if isinstance(r, PhaseChange)] == ["shutdown"]
+    assert first > 1
+
+
+def test_a_line_of_another_version_is_counted_and_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "x.wst.jsonl"
+    path.write_bytes(
+        b'{"t":"future"}\n' + msgspec.json.encode(PhaseChange(phase="load")) + b"\n"
+    )
+    tail = FileTail(path)
+    assert len(list(tail.read())) == 1
+    assert tail.unread == 1
+
+
+def test_files_that_appear_later_are_picked_up_and_the_newest_run_followed(
+    tmp_path: Path,
+) -> None:
+    tail = FolderTail(tmp_path)
+    assert list(tail.read()) == []
+    assert tail.followed() is None
+    for number, run in enumerate(("old", "new")):
+        header = Header(format=1, run=run, wstrace="0", wall_ns=number + 1)
+        (tmp_path / f"{run}.wst.jsonl").write_bytes(msgspec.json.encode(header) + b"\n")
+        assert len(list(tail.read())) == 1
+        assert tail.followed() == run
+    assert FolderTail(tmp_path, "ol").followed() is None
+
+
+def _state(tmp_path: Path) -> RunState:
+    write_trace(tmp_path, runs.grown())
+    state = RunState()
+    for path, record in FolderTail(tmp_path).read():
+        state.apply(path, record)
+    return state
+
+
+def test_numbers_of_a_grown_run(tmp_path: Path) -> None:
+    (worker,) = _state(tmp_path).of_run(RUN)
+    slot = worker.slots[Slot()]
+    assert worker.phase == "serving"
+    assert worker.step == 43
+    assert (worker.growths, worker.escapes, worker.refused) == (3, 2, 0)
+    assert slot.locked_at == 24 * 2**20
+    assert slot.arena == slot.asked == runs.attention_bytes(15000)
+
+
+def test_the_picture_fits_80_columns(tmp_path: Path) -> None:
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(picture(_state(tmp_path), RUN, read_meta(tmp_path), tmp_path))
+    text = console.export_text()
+    assert "…" not in text
+    assert "58.62 MiB" in text
+    assert "running" in text
