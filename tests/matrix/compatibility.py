@@ -54,8 +54,10 @@ def render(outcomes: Outcomes) -> str:
     versions = sorted({v for line in outcomes.values() for v in line}, key=_order)
     head = HEAD.format(ci=", ".join(CI))
     table = [_row("", versions), _row("---", ["---"] * len(versions))]
-    for label in sorted(outcomes):
-        table.append(_row(label, [MARKS[outcomes[label].get(v)] for v in versions]))
+    table += [
+        _row(label, [MARKS[outcomes[label].get(v)] for v in versions])
+        for label in sorted(outcomes)
+    ]
     hooks = "".join(_hook_row(known) for known in HOOKS)
     return f"{head}\n{''.join(table)}{HOOK_HEAD.format(newest=CHECKED_WITH)}{hooks}"
 
