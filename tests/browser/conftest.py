@@ -112,6 +112,9 @@ class Page:
         folder = os.environ.get("WSTRACE_IMAGES")
         if not folder:
             return
+        width, height = self.run("return [innerWidth, document.documentElement.scrollHeight]")
+        self.resize(width, height)
+        self.run("scrollTo(0, 0)")
         box = self.run(
             "const b = document.querySelector(arguments[0]).getBoundingClientRect();"
             "return [b.left + scrollX, b.top + scrollY, b.width, b.height]",

@@ -34,7 +34,6 @@ def test_pictures_are_made(show: Callable[..., Page]) -> None:
     page = show(runs.crashed())
     page.resize(380)
     page.open()
-    page.resize(380, 800)
     page.picture(".verdict", "report-narrow.png")
     page = show(runs.reserved(), runs.crashed())
     page.resize(980)

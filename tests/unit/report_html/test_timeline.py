@@ -77,3 +77,9 @@ def test_many_phase_changes_are_joined() -> None:
     assert len(line.bands) <= MOST_BANDS
     assert line.bands[-1].phase == "later"
     assert line.events == 500
+
+
+def test_a_slot_that_was_never_used_is_no_picture() -> None:
+    lines, left = timelines(runs.grown())
+    assert [line.slot for line in lines] == [Slot(0, 0)]
+    assert left == 0

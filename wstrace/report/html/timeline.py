@@ -97,9 +97,10 @@ class _Stretch:
 
 
 def timelines(session: Session) -> tuple[list[Timeline], int]:
-    """One timeline a slot, for the worker that asked most there; and slots left out."""
-    slots = sorted({slot for view in session.ranks for slot in view.slots()})
-    ranked = sorted(slots, key=lambda slot: -_largest(session.ranks, slot))
+    """One timeline a used slot, for the worker that asked most there; and slots left out."""
+    seen = {slot for view in session.ranks for slot in view.slots()}
+    slots = [slot for slot in seen if _largest(session.ranks, slot)]
+    ranked = sorted(slots, key=lambda slot: (-_largest(session.ranks, slot), slot))
     chosen = sorted(ranked[:MOST_SLOTS])
     return [_timeline(session.ranks, slot) for slot in chosen], len(slots) - len(chosen)
 
