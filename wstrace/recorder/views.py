@@ -5,7 +5,8 @@ that is kept longer pins the old arena, or is overwritten by somebody else. Know
 references, looked at when the next step or phase begins, so that a caller's local variables
 do not count. Whether a view that is kept is also read cannot be seen.
 
-The cost is paid by those who ask for it: about 1 us and one weak reference a view.
+The cost is paid by those who ask for it: 4 us and one weak reference a view, measured as 34
+instead of 22 us for a request of three buffers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from wstrace.recorder import frames
 from wstrace.recorder.arenas import slot_at, slot_index
@@ -28,13 +29,12 @@ CODE_NAME = "WorkspaceManager.get_simultaneous"
 MAX_VIEWS = 10_000
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(NamedTuple):
     """A view that vLLM was given: its slot, the arena that it lies in, the request's number."""
 
     view: weakref.ref[Any]
     site: int
-    index: int
+    where: int
     generation: int
     request: int
 
@@ -58,28 +58,37 @@ class Views:
             self.taken.clear()
             self.requests.clear()
         self.moment = now
-        self.taken = [taken for taken in self.taken if taken.view() is not None]
+        self._forget_dead()
         for taken in self.taken:
             self._tell(taken)
+
+    def _forget_dead(self) -> None:
+        self.taken = [taken for taken in self.taken if taken.view() is not None]
+
+    def _room_for(self, count: int) -> bool:
+        self._forget_dead()
+        if len(self.taken) + count <= MAX_VIEWS:
+            return True
+        self.live.truncate("views")
+        return False
 
     def add(self, manager: Any, views: list[Any], caller: Any) -> None:
         """Note the views of one request."""
         index, site = slot_index(manager), site_of(self.live, caller).id
         self.requests[index] = request = self.requests.get(index, 0) + 1
         generation = self.live.arenas.generation(index)
-        if len(self.taken) + len(views) > MAX_VIEWS:
-            self.live.truncate("views")
+        if len(self.taken) + len(views) > MAX_VIEWS and not self._room_for(len(views)):
             return
         self.taken += [
             Taken(weakref.ref(view), site, index, generation, request) for view in views
         ]
 
     def _tell(self, taken: Taken) -> None:
-        now = self.live.arenas.generation(taken.index)
+        now = self.live.arenas.generation(taken.where)
         why: Why = "growth" if taken.generation < now else "next request"
-        if why == "next request" and self.requests.get(taken.index) == taken.request:
+        if why == "next request" and self.requests.get(taken.where) == taken.request:
             return
-        view, slot = taken.view(), slot_at(self.live.manager, taken.index)
+        view, slot = taken.view(), slot_at(self.live.manager, taken.where)
         key = (taken.site, slot, why)
         if view is None or key in self.told:
             return
