@@ -29,15 +29,25 @@ def find(view: RankView, bound_of: BoundOf) -> list[Finding]:
 
 
 def _site(view: RankView, use: SiteUse, bound_of: BoundOf) -> list[Finding]:
-    if view.last_lock is None:
+    if not view.locks:
         return []
-    arena, bound = view.arena(use.slot), bound_of(use.key)
+    bound = bound_of(use.key)
+    escaped = [ask for ask in use.after if ask.locked and ask.bytes > view.arena_when(ask)]
+    if not escaped:
+        return _not_escaped(view, use, bound)
+    worst = max(escaped, key=lambda a: a.bytes)
+    arena = view.arena_when(worst)
+    masked = _masked(view, use, escaped[0], arena, bound)
+    return [_escape(view, use, worst, arena, bound), *masked]
+
+
+def _not_escaped(view: RankView, use: SiteUse, bound: Bound) -> list[Finding]:
+    """WS103 or WS107: it has fitted so far."""
     locked = [ask for ask in use.after if ask.locked]
     worst = max(locked or use.asks, key=lambda a: a.bytes, default=None)
-    if worst is None:
+    if worst is None or view.last_lock is None:
         return []
-    if locked and worst.bytes > arena:
-        return [_escape(view, use, worst, arena, bound), *_masked(view, use, arena, bound)]
+    arena = view.arena(use.slot)
     if locked and worst.bytes > use.warmup_bytes:
         return [_latent(view, use, worst, arena, bound)]
     if bound.grade == "proved" and (bound.bytes or 0) > arena:
@@ -75,10 +85,12 @@ def _latent(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) 
     return _finding("WS103", severity, view, use, worst, arena, bound, detail, advice)
 
 
-def _masked(view: RankView, use: SiteUse, arena: int, bound: Bound) -> list[Finding]:
+def _masked(
+    view: RankView, use: SiteUse, first: Ask, arena: int, bound: Bound
+) -> list[Finding]:
     """What a site asked before its first escape: it fitted, and so passed unseen."""
-    first = next(i for i, ask in enumerate(use.after) if ask.locked and ask.bytes > arena)
-    before = [ask for ask in use.after[:first] if ask.bytes > use.warmup_bytes]
+    earlier = use.after[: use.after.index(first)]
+    before = [ask for ask in earlier if ask.locked and ask.bytes > use.warmup_bytes]
     worst = max(before, key=lambda a: a.bytes, default=None)
     if worst is None:
         return []

@@ -153,6 +153,16 @@ class RankView:
         sizes = [g.after for g in self.growths if g.slot == slot and g.phase not in AFTER_LOCK]
         return sizes[-1] if sizes else 0
 
+    def arena_when(self, ask: Ask) -> int:
+        """Arena bytes of a request's slot at the lock that was in force when it was made.
+
+        Elastic EP unlocks, grows and locks again: a request is measured against its own lock.
+        """
+        before = [k for k in self.locks if k.event == "lock" and k.ns <= ask.ns]
+        if not before:
+            return self.arena(ask.slot)
+        return dict(zip(before[-1].slots, before[-1].sizes, strict=True)).get(ask.slot, 0)
+
     def arena_now(self, slot: Slot) -> int:
         """Arena bytes of a slot at the end of the trace."""
         sizes = [g.after for g in self.growths if g.slot == slot]

@@ -235,3 +235,44 @@ def test_other_refusals_are_errors_that_no_reserve_covers(
     assert finding.layers == ("model.layers.3",)
     assert "('semaphores', 8)" in finding.detail
     assert "reserve does not cover it" in finding.advice
+
+
+# -- elastic EP: unlock, grow, lock again ---
+
+
+def relocked(size: int, ns: int) -> list[Record]:
+    """unlock, an arena of `size` made while unlocked, lock; records carry their time."""
+    return [
+        Lock(event="unlock", slots=[SLOT], sizes=[MIB], phase="serving", ns=ns),
+        grown(size, "unlocked", ns=ns + 1),
+        Lock(event="lock", slots=[SLOT], sizes=[size], phase="capture", ns=ns + 2),
+    ]
+
+
+def served(size: int, ns: int) -> Record:
+    return ask(MOE, size, "serving", MIB, ns=ns)
+
+
+def first_life() -> list[Record]:
+    return [
+        ask(MOE, MIB, "profile", 0),
+        Lock(event="lock", slots=[SLOT], sizes=[MIB], phase="capture", ns=10),
+        PhaseChange(phase="serving"),
+    ]
+
+
+def test_a_request_that_fits_the_second_lock_is_no_escape() -> None:
+    grew = ask(MOE, 4 * MIB, "unlocked", MIB, ns=21)
+    after = [*relocked(4 * MIB, 20), grew, served(3 * MIB, 30)]
+    assert not {"WS101", "WS102", "WS104"} & codes(*first_life(), *after)
+
+
+def test_a_request_that_the_first_lock_refused_stays_an_escape() -> None:
+    finding = one("WS102", *first_life(), served(2 * MIB, 15), *relocked(4 * MIB, 20))
+    assert (finding.serving_bytes, finding.arena_bytes) == (2 * MIB, MIB)
+
+
+def test_a_trace_that_ends_unlocked_keeps_the_escapes_before() -> None:
+    unlock = Lock(event="unlock", slots=[SLOT], sizes=[MIB], phase="serving", ns=20)
+    assert "WS102" in codes(*first_life(), served(2 * MIB, 15), unlock)
+    assert "WS102" not in codes(*first_life(), served(MIB, 15), unlock)
