@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 
 from tests.matrix.stand_ins import load_vllm
@@ -16,7 +17,9 @@ from tests.matrix.stand_ins import load_vllm
 def main(sources: Path, out: Path, *names: str) -> None:
     """Run these scenarios (default: all) in this process, one after the other."""
     load_vllm(sources)
-    from tests.matrix.scenarios import SCENARIOS
+    for scenes in ("scenes_manager", "scenes_lives", "scenes_findings"):
+        import_module(f"tests.matrix.{scenes}")
+    from tests.matrix.kit import SCENARIOS
 
     for name in names or SCENARIOS:
         run, folder = SCENARIOS[name], out / name

@@ -36,6 +36,10 @@ other `vllm.*` name (inert classes); the worker calls the manager in vLLM's own 
 nothing can be captured, so the tests set the capturing flag, and
 `torch.accelerator.empty_cache`, which raises without an accelerator, does nothing in the test
 process. Ray, DBO threads on a GPU and multi-node runs are not covered here.
+
+Whole engines: the main job (crash, verdict, reserve, cure) runs on the CPU engine 0.32.0 in
+every test run, and on 0.28.0 or 0.30.0 with `scripts/test-old-engine`. The V2 runner cannot
+start on a CPU: vLLM refuses it without Triton.
 """
 HOOK_HEAD = """
 ## What is wrapped

@@ -150,7 +150,7 @@ def test_a_missing_persistent_resource_is_an_escape(run: Run) -> None:
         session = run.load(folder)
         (finding,) = [f for f in session.findings if f.code == "WS105"]
         assert (finding.file, finding.function) == (
-            "tests/matrix/scenarios.py",
+            "tests/matrix/scenes_manager.py",
             "persistent.<locals>.resource",
         )
         (failure,) = session.ranks[0].failures
