@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.browser.conftest import Page
 from tests.unit.report_html import runs
-from tests.unit.report_html.test_page import HOSTILE, _bounded, _renamed
+from tests.unit.report_html.test_page import HOSTILE, bounded, renamed
 from wstrace.analysis.session import Session
 
 Show = Callable[..., Page]
@@ -95,7 +95,7 @@ def test_log_scale_switch(show: Show) -> None:
 
 
 def test_table_sorts_by_numbers_and_says_so(show: Show) -> None:
-    page = show(_bounded(runs.many_sites(30))).open()
+    page = show(bounded(runs.many_sites(30))).open()
     header = page.driver.find_element(By.XPATH, "//table[@id='site-table']//th[3]")
     button = header.find_element(By.TAG_NAME, "button")
     button.click()
@@ -108,7 +108,7 @@ def test_table_sorts_by_numbers_and_says_so(show: Show) -> None:
 
 
 def test_filter_narrows_the_rows(show: Show) -> None:
-    page = show(_bounded(runs.many_sites(30))).open()
+    page = show(bounded(runs.many_sites(30))).open()
     page.driver.find_element(By.ID, "filter").send_keys("big.py:7: warmed")
     assert len(_column(page, 0)) == 1
     assert page.driver.find_element(By.ID, "filtered").text == "1 of 30 rows"
@@ -205,7 +205,7 @@ def test_text_parts_without_javascript(show: Show) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_do_not_run(show: Show, name: str) -> None:
-    page = show(_renamed(name)).open()
+    page = show(renamed(name)).open()
     assert page.console() == []
     assert page.requests() == [page.path.as_uri()]
     assert page.run("return document.querySelectorAll('script').length") == 3
@@ -213,7 +213,7 @@ def test_hostile_names_do_not_run(show: Show, name: str) -> None:
 
 
 def test_5_000_sites_and_512_ranks_open(show: Show) -> None:
-    page = show(_bounded(runs.many_sites(5000))).open()
+    page = show(bounded(runs.many_sites(5000))).open()
     assert page.console() == []
     assert page.run("return document.querySelectorAll('#site-table tbody tr').length") == 1000
     page = show(runs.many_ranks(512))

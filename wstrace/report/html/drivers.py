@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,7 +49,6 @@ class DriverChart:
     limit: int | None = None
     limit_text: str = ""
     arena: int = 0
-    bound: int | None = None
 
 
 def driver_charts(rows_: Sequence[SiteRow]) -> list[DriverChart]:
@@ -57,20 +57,22 @@ def driver_charts(rows_: Sequence[SiteRow]) -> list[DriverChart]:
     taken: set[str] = set()
     for row in rows_[: MOST_CHARTS * 8]:
         chart = _chart(row) if row.name not in taken else None
-        if chart is not None and len(charts) < MOST_CHARTS:
+        if chart is not None:
             taken.add(row.name)
             charts.append(chart)
+        if len(charts) == MOST_CHARTS:
+            break
     return charts
 
 
 def _chart(row: SiteRow) -> DriverChart | None:
-    asks = [ask for _, use in row.site.uses for ask in use.asks]
+    asks, left_out = _sample(row)
     bound = row.site.bound
     driver = _choose(asks, bound)
     if driver is None:
         return None
     role = _role(driver)
-    chart = DriverChart(row, role, ROLES.get(role, ""), arena=row.arena, bound=row.bound)
+    chart = DriverChart(row, role, ROLES.get(role, ""), arena=row.arena, left_out=left_out)
     _add_dots(chart, asks)
     limits = row.site.uses[0][0].limits
     if driver in bound.drivers:
@@ -78,6 +80,21 @@ def _chart(row: SiteRow) -> DriverChart | None:
         chart.limit = _value(chart.limit_text, numeric(limits))
         _add_line(chart, bound, driver, limits)
     return chart if len(chart.dots) > 1 or chart.line else None
+
+
+def _sample(row: SiteRow) -> tuple[list[Ask], int]:
+    """One request of each size, in warm-up and after; of many, spread over the sizes."""
+    distinct = {
+        (ask.bytes, ask.phase in AFTER_LOCK): ask
+        for _, use in row.site.uses
+        for ask in use.asks
+    }
+    asks = [distinct[key] for key in sorted(distinct)]
+    if len(asks) <= MOST_POINTS:
+        return asks, 0
+    last = len(asks) - 1
+    chosen = {last * i // (MOST_POINTS - 1) for i in range(MOST_POINTS)}
+    return [asks[i] for i in sorted(chosen)], len(asks) - len(chosen)
 
 
 def _choose(asks: Sequence[Ask], bound: Bound) -> str | None:
@@ -102,7 +119,7 @@ def _role(variable: str) -> str:
 
 
 def _values(asks: Sequence[Ask], role: str) -> set[int]:
-    return {value for ask in asks[:5000] if (value := driver_value(ask, role)) is not None}
+    return {value for ask in asks if (value := driver_value(ask, role)) is not None}
 
 
 def driver_value(ask: Ask, role: str) -> int | None:
@@ -120,9 +137,7 @@ def _add_dots(chart: DriverChart, asks: Sequence[Ask]) -> None:
         value = driver_value(ask, chart.driver)
         if value is not None:
             seen[Dot(value, ask.bytes, ask.phase in AFTER_LOCK)] = None
-    dots = sorted(seen, key=lambda d: -d.bytes)
-    chart.left_out = max(0, len(dots) - MOST_POINTS)
-    chart.dots = sorted(dots[:MOST_POINTS], key=lambda d: d.x)
+    chart.dots = sorted(seen, key=lambda d: d.x)
 
 
 def _add_line(
@@ -138,10 +153,9 @@ def _add_line(
     high = max([chart.limit, *(dot.x for dot in chart.dots)])
     known = {**numbers, **bound.constants, **chart.held}
     chart.formula = clean(bound.driver_formula or "", 600)
-    for x in _grid(low, high):
-        value = _value(bound.driver_formula or "", {**known, driver: x})
-        if value is not None:
-            chart.line.append((x, value))
+    formula = expression.parse(bound.driver_formula or "0")
+    with suppress(WstraceError):
+        chart.line = [(x, formula.evaluate({**known, driver: x})) for x in _grid(low, high)]
 
 
 def _held(name: str, bound: Bound, numbers: Mapping[str, int]) -> int | None:

@@ -37,6 +37,7 @@ MOST_BANDS: Final = 24
 LABEL: Final = 0.0062
 """Width of a letter of a phase's name, of the whole axis."""
 MOST_LABELS: Final = 0.8
+COLLECTED: Final = frozenset((Ask, Growth, Failure, Lock, Capture, ReserveEvent))
 SHORT_LIVED: Final = frozenset(("init",))
 
 
@@ -132,7 +133,7 @@ def _stretches(view: RankView, slot: Slot) -> list[_Stretch]:
     for record in view.process.records:
         if isinstance(record, PhaseChange):
             _enter(found, record.phase)
-        else:
+        elif type(record) in COLLECTED:
             _collect(found[-1], record, slot)
     return [s for s in found if s.events or s.locks or s.phase not in SHORT_LIVED]
 
