@@ -17,6 +17,18 @@ def find(view: RankView, bound_of: BoundOf) -> list[Finding]:
     return [*_uncounted(view), *_unlocked(view), *_oversized(view, bound_of)]
 
 
+def windows(view: RankView) -> dict[str, int]:
+    """Bytes that the arenas of a worker gained, by what KV sizing made of them.
+
+    Keys are `counted`, `not counted` and `unknown`, where there are any. For a memory line.
+    """
+    gained: dict[str, int] = {}
+    for growth in view.growths:
+        size = growth.after - growth.before
+        gained[growth.window] = gained.get(growth.window, 0) + size
+    return gained
+
+
 def _uncounted(view: RankView) -> list[Finding]:
     """WS201: the last uncounted growth of each slot and site that caused one.
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.analysis.build import CONTINUATION, MOE, ask, grown, locked, process, session
 from wstrace.analysis.finding import Finding
+from wstrace.analysis.memory import windows
 from wstrace.recorder.memory import MemoryState
 from wstrace.trace.records import (
     Count,
@@ -96,6 +97,13 @@ def test_a_fixed_kv_size_says_what_to_lower_and_by_how_much() -> None:
     fixed = Memory(fixed_kv="kv_cache_memory_bytes")
     finding = one("WS201", fixed, uncounted("profile"))
     assert finding.advice == "Lower kv_cache_memory_bytes by 1,048,576 bytes."
+
+
+def test_what_the_arenas_gained_is_summed_by_window() -> None:
+    profile = grown(3 * MIB, "profile", before=MIB, window="counted")  # type: ignore[arg-type]
+    late = grown(4 * MIB, "kv-init", before=3 * MIB, window="not counted")  # type: ignore[arg-type]
+    (view,) = session(process(profile, late)).ranks
+    assert windows(view) == {"counted": 2 * MIB, "not counted": MIB}
 
 
 # -- WS202 ---
