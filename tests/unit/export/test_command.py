@@ -92,7 +92,7 @@ def test_watch_once_shows_every_rank(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("tp")]
     tp0 = next(row for row in rows if row[0] == "tp0")
-    assert tp0[1:3] == ["serving", "41"]
+    assert tp0[1:5] == ["serving", "0,", "0", "41"]
     assert "32.00 MiB" in done.stdout
     assert "\x1b" not in done.stdout
 
