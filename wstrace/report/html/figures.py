@@ -4,8 +4,8 @@ them by the theme's values and draws again when the theme changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -13,139 +13,19 @@ from wstrace.analysis.compare import SiteChange
 from wstrace.report.html.drivers import Dot, DriverChart
 from wstrace.report.html.memory import MemoryView
 from wstrace.report.html.names import clean, figure_text
+from wstrace.report.html.plotting import (
+    Figure,
+    arena_label,
+    base_layout,
+    bytes_axis,
+    colour,
+    horizontal,
+    label,
+    validated,
+    vertical,
+)
 from wstrace.report.html.sites import MOST_BARS, SiteRow
-from wstrace.report.html.timeline import Kind, Point, Timeline
 from wstrace.units import human
-
-Figure = dict[str, Any]
-_POINTS: Final[dict[Kind, tuple[str, str, int]]] = {
-    "warm-up": ("warmup", "circle", 7),
-    "serving": ("serving", "circle", 7),
-    "growth": ("arena", "triangle-up", 9),
-    "reserve": ("bound", "star", 11),
-    "escape": ("error", "diamond", 10),
-    "refused": ("error", "x", 11),
-}
-_NAMES: Final[dict[Kind, str]] = {
-    "warm-up": "asked in warm-up",
-    "serving": "asked in serving",
-    "growth": "arena replaced",
-    "reserve": "reserve applied",
-    "escape": "escaped the lock",
-    "refused": "refused",
-}
-
-
-def colour(name: str) -> str:
-    """A theme colour, by the name of its CSS variable."""
-    return f"var(--{name})"
-
-
-def timeline(line: Timeline) -> Figure:
-    """Arena as a staircase, requests as points, phases as bands, locks as lines."""
-    traces: list[Any] = [_staircase(line.arena)]
-    for kind, points in line.points.items():
-        if points:
-            traces.append(_scatter(kind, points))
-    layout = _layout(height=340, y=_bytes_axis(_sizes(line)))
-    layout["xaxis"] = _band_axis(line)
-    layout["shapes"] = [*_band_shapes(line), *(_vertical(m.x) for m in line.marks)]
-    layout["annotations"] = [_label(m.x, m.text, i) for i, m in enumerate(line.marks)]
-    return _spec(traces, layout)
-
-
-def _sizes(line: Timeline) -> list[int]:
-    return [p.bytes for points in line.points.values() for p in points]
-
-
-def _staircase(points: Sequence[Point]) -> go.Scatter:
-    return go.Scatter(
-        x=[p.x for p in points],
-        y=[p.bytes for p in points],
-        customdata=[p.text for p in points],
-        name="arena",
-        mode="lines",
-        line={"shape": "hv", "color": colour("arena"), "width": 2},
-        fill="tozeroy",
-        fillcolor=colour("arena-soft"),
-        hoverinfo="skip",
-    )
-
-
-def _scatter(kind: Kind, points: Sequence[Point]) -> go.Scatter:
-    name, symbol, size = _POINTS[kind]
-    return go.Scatter(
-        x=[p.x for p in points],
-        y=[p.bytes for p in points],
-        customdata=[p.text for p in points],
-        name=_NAMES[kind],
-        mode="markers",
-        marker={
-            "color": colour(name),
-            "symbol": symbol,
-            "size": size,
-            "line": {"color": colour("panel"), "width": 1},
-        },
-        hovertemplate="%{customdata}<extra></extra>",
-    )
-
-
-def _band_axis(line: Timeline) -> Figure:
-    return {
-        "range": [0, 1],
-        "tickvals": [(b.start + b.end) / 2 for b in line.bands],
-        "ticktext": [b.phase for b in line.bands],
-        "showgrid": False,
-        "zeroline": False,
-        "tickfont": {"size": 11},
-        "automargin": True,
-    }
-
-
-def _band_shapes(line: Timeline) -> list[Figure]:
-    return [
-        {
-            "type": "rect",
-            "xref": "x",
-            "yref": "paper",
-            "x0": band.start,
-            "x1": band.end,
-            "y0": 0,
-            "y1": 1,
-            "line": {"width": 0},
-            "fillcolor": colour("band"),
-            "layer": "below",
-        }
-        for band in line.bands[1::2]
-    ]
-
-
-def _vertical(x: float, name: str = "ink") -> Figure:
-    return {
-        "type": "line",
-        "xref": "x",
-        "yref": "paper",
-        "x0": x,
-        "x1": x,
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": colour(name), "width": 1, "dash": "dot"},
-    }
-
-
-def _label(x: float, text: str, index: int = 0) -> Figure:
-    return {
-        "x": x,
-        "xref": "x",
-        "y": 1,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "yshift": 2 + 14 * (index % 2),
-        "xanchor": "right" if x > 0.8 else "center",
-        "showarrow": False,
-        "text": figure_text(text, 60),
-        "font": {"size": 11, "color": colour("soft")},
-    }
 
 
 def warmup_against_serving(rows: Sequence[SiteRow]) -> Figure:
@@ -158,12 +38,19 @@ def warmup_against_serving(rows: Sequence[SiteRow]) -> Figure:
         _ticks("arena", names, [r.arena for r in shown], "arena"),
         _ticks("bound", names, [r.bound for r in shown], "can need (bound)"),
     ]
-    layout = _layout(height=110 + 54 * len(shown))
+    return validated(
+        traces, _bar_layout([max(r.serving, r.warmup, r.bound or 0) for r in shown])
+    )
+
+
+def _bar_layout(sizes: Sequence[int]) -> Figure:
+    """Pairs of lying bars, a place for each of `sizes`."""
+    layout = base_layout(height=110 + 54 * len(sizes))
     layout["barmode"] = "group"
     layout["bargap"] = 0.35
-    layout["xaxis"] = _bytes_axis([max(r.serving, r.warmup, r.bound or 0) for r in shown])
+    layout["xaxis"] = bytes_axis(sizes)
     layout["yaxis"] = {"automargin": True, "tickfont": {"size": 11}, "fixedrange": True}
-    return _spec(traces, layout)
+    return layout
 
 
 def _site_label(row: SiteRow) -> str:
@@ -234,7 +121,7 @@ def driver(chart: DriverChart) -> Figure:
         )
     traces += _dots(chart.dots)
     sizes = [d.bytes for d in chart.dots] + [y for _, y in chart.line] + [chart.arena]
-    layout = _layout(height=320, y=_bytes_axis(sizes))
+    layout = base_layout(height=320, y=bytes_axis(sizes))
     layout["xaxis"] = {
         "title": {"text": chart.driver, "standoff": 8},
         "rangemode": "tozero",
@@ -243,13 +130,13 @@ def driver(chart: DriverChart) -> Figure:
         "tickformat": ",d",
         "tickfont": {"size": 11},
     }
-    layout["shapes"] = [_horizontal(chart.arena)]
-    layout["annotations"] = [_arena_label(chart.arena)]
+    layout["shapes"] = [horizontal(chart.arena)]
+    layout["annotations"] = [arena_label(chart.arena)]
     if chart.limit is not None:
-        layout["shapes"].append(_vertical(chart.limit, "bound"))
-        layout["annotations"].append(_label(chart.limit, f"limit {chart.limit:,}"))
+        layout["shapes"].append(vertical(chart.limit, "bound"))
+        layout["annotations"].append(label(chart.limit, f"limit {chart.limit:,}"))
         layout["annotations"][-1]["xanchor"] = "right"
-    return _spec(traces, layout)
+    return validated(traces, layout)
 
 
 def _dots(dots: Sequence[Dot]) -> list[go.Scatter]:
@@ -273,33 +160,6 @@ def _dots(dots: Sequence[Dot]) -> list[go.Scatter]:
     ]
 
 
-def _horizontal(y: int) -> Figure:
-    return {
-        "type": "line",
-        "xref": "paper",
-        "yref": "y",
-        "x0": 0,
-        "x1": 1,
-        "y0": y,
-        "y1": y,
-        "line": {"color": colour("arena"), "width": 1.5, "dash": "dash"},
-    }
-
-
-def _arena_label(y: int) -> Figure:
-    return {
-        "x": 0,
-        "xref": "paper",
-        "y": y,
-        "yref": "y",
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "showarrow": False,
-        "text": f"arena {human(y)}",
-        "font": {"size": 11, "color": colour("soft")},
-    }
-
-
 def memory(view: MemoryView) -> Figure:
     """One stacked bar for now, one for the reserve where it is known."""
     columns = ["now"]
@@ -319,16 +179,16 @@ def memory(view: MemoryView) -> Figure:
                 hovertemplate="%{y}<br>%{customdata}<extra></extra>",
             )
         )
-    layout = _layout(height=150 + 40 * len(columns))
+    layout = base_layout(height=150 + 40 * len(columns))
     layout["barmode"] = "stack"
     totals = [sum(p.now for p in view.parts), sum(p.after or 0 for p in view.parts)]
-    layout["xaxis"] = _bytes_axis([*totals, view.total or 0])
+    layout["xaxis"] = bytes_axis([*totals, view.total or 0])
     layout["yaxis"] = {"automargin": True, "fixedrange": True}
     if view.total:
-        layout["shapes"] = [_vertical(view.total)]
-        layout["annotations"] = [_label(view.total, f"device {human(view.total)}")]
+        layout["shapes"] = [vertical(view.total)]
+        layout["annotations"] = [label(view.total, f"device {human(view.total)}")]
         layout["annotations"][0]["xanchor"] = "right"
-    return _spec(traces, layout)
+    return validated(traces, layout)
 
 
 def comparison(changes: Sequence[SiteChange]) -> Figure:
@@ -342,89 +202,9 @@ def comparison(changes: Sequence[SiteChange]) -> Figure:
         _bars("run B", "run B", names, [c.bytes_b for c in shown], colour("serving")),
         _bars("run A", "run A", names, [c.bytes_a for c in shown], colour("warmup")),
     ]
-    layout = _layout(height=110 + 54 * len(shown))
-    layout["barmode"] = "group"
-    layout["bargap"] = 0.35
-    layout["xaxis"] = _bytes_axis([max(c.bytes_a, c.bytes_b) for c in shown])
-    layout["yaxis"] = {"automargin": True, "tickfont": {"size": 11}, "fixedrange": True}
-    return _spec(traces, layout)
+    return validated(traces, _bar_layout([max(c.bytes_a, c.bytes_b) for c in shown]))
 
 
 def _caller(change: SiteChange) -> str:
     seen = change.b or change.a
     return clean((seen.caller if seen else "") or str(change.key))
-
-
-def _bytes_axis(sizes: Iterable[int]) -> Figure:
-    """Ticks at round binary sizes, named as people write them: 64 MiB, not 70M.
-
-    `tickvals` serve the linear scale and `logticks` (powers) the logarithmic one; the page
-    swaps them.
-    """
-    largest = max(sizes, default=0)
-    step = _step(largest)
-    ticks = [step * i for i in range(int(largest // step) + 2)]
-    return {
-        "tickvals": ticks,
-        "ticktext": [_short(t) for t in ticks],
-        "rangemode": "tozero",
-        "range": [0, largest * 1.12 or 1],
-        "gridcolor": colour("line"),
-        "zeroline": False,
-        "automargin": True,
-        "tickfont": {"size": 11},
-    }
-
-
-def _step(largest: int) -> int:
-    """A power of two that divides the axis into four to eight parts."""
-    step = 1
-    while step * 6 < largest:
-        step *= 2
-    return step
-
-
-def _short(size: int) -> str:
-    return human(size).replace(".00", "") if size else "0"
-
-
-def _layout(height: int, y: Figure | None = None) -> Figure:
-    layout: Figure = {
-        "height": height,
-        "margin": {"l": 8, "r": 12, "t": 14, "b": 8},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": colour("ink"), "size": 12, "family": "inherit"},
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": -0.18,
-            "yanchor": "top",
-            "font": {"size": 12},
-        },
-        "hoverlabel": {
-            "bgcolor": colour("panel"),
-            "bordercolor": colour("line-strong"),
-            "font": {"color": colour("ink"), "size": 12},
-            "align": "left",
-        },
-        "hovermode": "closest",
-        "dragmode": False,
-    }
-    if y is not None:
-        layout["yaxis"] = y
-    return layout
-
-
-def _spec(traces: Sequence[Any], layout: Figure) -> Figure:
-    """Validated by plotly, without its template (which is larger than most figures)."""
-    labels = layout.get("annotations", [])
-    rows = max((label.get("yshift", 0) for label in labels), default=0)
-    if any(label.get("yref") == "paper" for label in labels):
-        layout["margin"]["t"] = 34 + rows
-    figure = go.Figure(list(traces), layout)
-    figure.update_layout(template=None)
-    spec: Figure = figure.to_plotly_json()
-    spec["layout"].pop("template", None)
-    return spec

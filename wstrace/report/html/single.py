@@ -17,6 +17,7 @@ from wstrace.report.html.planned import planned
 from wstrace.report.html.ranks import rank_grid
 from wstrace.report.html.sites import MOST_BARS, SiteRow, origins, site_rows
 from wstrace.report.html.timeline import Timeline, timelines
+from wstrace.report.html.timeline_figure import timeline
 from wstrace.report.html.verdict_view import verdict_view
 
 
@@ -54,7 +55,7 @@ def _figures(
     memory: MemoryView | None,
 ) -> dict[str, Any]:
     """Specs by the id of the element that each is drawn in."""
-    specs = {f"timeline-{i}": figures.timeline(line) for i, line in enumerate(lines)}
+    specs = {f"timeline-{i}": timeline(line) for i, line in enumerate(lines)}
     if rows:
         specs["sites"] = figures.warmup_against_serving(rows)
     specs |= {f"driver-{i}": figures.driver(chart) for i, chart in enumerate(charts)}
