@@ -14,7 +14,7 @@ WORTH_A_NOTE = 1 << 20
 
 def find(view: RankView, bound_of: BoundOf) -> list[Finding]:
     """WS201, WS202 and WS203 of one worker."""
-    return [*_uncounted(view), *_unlocked(view), *_oversized(view, bound_of)]
+    return [*_uncounted(view), *_unlocked(view, bound_of), *_oversized(view, bound_of)]
 
 
 def windows(view: RankView) -> dict[str, int]:
@@ -69,8 +69,9 @@ def _uncounted_finding(view: RankView, growth: Growth) -> Finding:
     )
 
 
-def _unlocked(view: RankView) -> list[Finding]:
-    if not view.served or view.locks:
+def _unlocked(view: RankView, bound_of: BoundOf) -> list[Finding]:
+    """WS202, unless a reserve holds the proved bound of every site: then nothing can grow."""
+    if not view.served or view.locks or _covered(view, bound_of):
         return []
     return [
         Finding(
@@ -81,6 +82,16 @@ def _unlocked(view: RankView) -> list[Finding]:
             ranks=(view.ranks,),
         )
     ]
+
+
+def _covered(view: RankView, bound_of: BoundOf) -> bool:
+    if not any(event.event in ("applied", "satisfied") for event in view.reserves):
+        return False
+    bounds = [(slot, bound_of(key)) for key, slot in view.sites]
+    return bool(bounds) and all(
+        bound.grade == "proved" and (bound.bytes or 0) <= view.arena(slot)
+        for slot, bound in bounds
+    )
 
 
 def _why_unlocked(view: RankView) -> str:

@@ -112,12 +112,16 @@ def _in_capture(view: RankView) -> Iterator[Finding]:
 
 
 def _streams(view: RankView) -> Iterator[Finding]:
-    """WS304: two streams asked in one slot within one step."""
+    """WS304: two streams asked in one slot within one real step.
+
+    Warm-up and capture switch streams in turn (a graph is captured on a stream of its own),
+    and a step index covers many of their runs.
+    """
     seen: dict[tuple[Slot, int], Ask] = {}
     told: set[Slot] = set()
     for (key, slot), use in view.sites.items():
         for ask in use.asks:
-            if ask.step is None or not ask.stream or slot in told:
+            if ask.step is None or ask.step.kind != "real" or ask.capturing or slot in told:
                 continue
             first = seen.setdefault((slot, ask.step.index), ask)
             if first.stream != ask.stream:

@@ -93,14 +93,17 @@ def _contradiction(leaf: Leaf, ask: Ask) -> str | None:
 
 
 def _wrong(provenance: Provenance, ask: Ask) -> str | None:
+    """Why the formula (or each arm of a condition) does not give the request's bytes."""
     values = {leaf.name: leaf.value for leaf in provenance.leaves if leaf.value is not None}
-    try:
-        given = expression.parse(provenance.formula or "").evaluate(values)
-    except WstraceError as error:
-        return f"the source's formula fails for {told(ask)}: {error.message}"
-    if given != ask.bytes:
-        return f"the source's formula gives {given:,} for {told(ask)}"
-    return None
+    given: set[int] = set()
+    for text in provenance.arms or [provenance.formula or ""]:
+        try:
+            given.add(expression.parse(text).evaluate(values))
+        except WstraceError as error:
+            return f"the source's formula fails for {told(ask)}: {error.message}"
+    if ask.bytes in given:
+        return None
+    return f"the source's formula gives {max(given):,} for {told(ask)}"
 
 
 def _merge(ask: Ask, site: Site, merged: _Merged) -> str | None:

@@ -240,6 +240,7 @@ def provenance_of(caller: FrameType, raw: tuple[Any, ...]) -> Provenance:
     sliced = slice_request(caller, raw)
     return Provenance(
         formula=sliced.formula,
+        arms=list(sliced.arms),
         leaves=[
             Leaf(
                 name=leaf.name,

@@ -41,9 +41,9 @@ def format_of(target: Path | None, wanted: str | None) -> str:
 def reporter(name: str) -> Reporter:
     """The function that renders one session (html: one or two) as text."""
     if name == "html":
-        from wstrace.report import html
+        from wstrace.report.html import render
 
-        return html.render
+        return render
     return lambda sessions: _single(name)(sessions[0])
 
 

@@ -31,7 +31,8 @@ SHOWN_LIMITS = (
 
 def render_markdown(session: Session) -> str:
     """One issue's worth of text: verdict, versions, sites, evidence, how to reproduce."""
-    lines = [f"### {escape(sentence(session))}", "", *_environment(session), "", *_sites(session)]
+    head = f"### {escape(sentence(session))}"
+    lines = [head, "", *_environment(session), "", *_sites(session)]
     for finding in [f for f in session.findings if f.severity != "note"][:MAX_FINDINGS]:
         lines += ["", *_finding(finding)]
     lines += ["", *_reproduce(session)]

@@ -118,6 +118,8 @@ def mismatch(config: ReserveConfig, limits: Mapping[str, Limit], digest: str) ->
 
     Layout decides: heads, sizes, dtypes, parallel groups. A changed max_model_len,
     max_num_batched_tokens, max_num_seqs or block_size is no mismatch: formulas follow them.
+    An empty digest (a config made from a log, which shows only part of the layout) holds for
+    any engine whose layout agrees with what the log showed.
     """
     theirs, ours = config.model.layout, layout(limits)
     different = [
@@ -127,7 +129,7 @@ def mismatch(config: ReserveConfig, limits: Mapping[str, Limit], digest: str) ->
     ]
     if different:
         return "; ".join(different)
-    if config.model.digest not in (digest, model_digest(limits)):
+    if config.model.digest not in ("", digest, model_digest(limits)):
         return _digest_sentence(config, ours, digest)
     return _new_quantity(config.limits, numeric(limits))
 

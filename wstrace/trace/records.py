@@ -174,10 +174,12 @@ class Provenance(msgspec.Struct, omit_defaults=True):
     """Where a shape came from: a closed formula for the request's bytes, or where it stopped.
 
     `formula` is in the expression language over the names of `leaves`. `statements` are the
-    lines of source that made the numbers, innermost first, as `file:line: text`.
+    lines of source that made the numbers, innermost first, as `file:line: text`. Where a
+    condition chose between shapes, `arms` are the alternatives and `formula` their maximum.
     """
 
     formula: str | None = None
+    arms: list[str] = []
     leaves: list[Leaf] = []
     statements: list[str] = []
     stopped: str | None = None
@@ -186,9 +188,9 @@ class Provenance(msgspec.Struct, omit_defaults=True):
 class Site(Record, tag="site", kw_only=True):
     """A call site, written once a process and given a small id.
 
-    The identity is (file, function): `file` as far as it is stable across machines (the path
-    below the last `site-packages`, or the base name), `function` the qualified name. `line`
-    is only a hint. `caller` is vLLM's own caller string.
+    The identity is (file, function): `file` is the path as its module names it
+    (`vllm/v1/...`, the same on every machine), `function` the qualified name. `line` is only
+    a hint. `caller` is vLLM's own caller string.
     """
 
     id: int

@@ -131,4 +131,4 @@ def test_streams_of_other_steps_or_slots_are_no_ws304() -> None:
 
 
 def test_without_a_gpu_the_stream_is_unknown_and_no_ws304() -> None:
-    assert "WS304" not in codes(on_stream(0, 3), on_stream(8, 3))
+    assert "WS304" not in codes(on_stream(0, 3), on_stream(0, 3))

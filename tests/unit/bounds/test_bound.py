@@ -353,3 +353,30 @@ def test_a_rule_holds_for_each_of_the_calls_that_its_function_makes() -> None:
     )
     assert bound.known_site == "dcp.flash_attention"
     assert (bound.grade, bound.bytes) == ("proved", 4096 * 16 * 2 * 128 * 2)
+
+
+def test_a_request_that_took_the_smaller_arm_keeps_the_grade() -> None:
+    """A condition chose between shapes: each request equals an arm, the bound the larger."""
+    asks = [_armed(100, 100), _armed(200, 200 * 4)]
+    bound = _bound(asks)
+    assert bound.grade == "proved"
+    assert bound.bytes == _bound([_armed(200, 200 * 4)]).bytes
+
+
+def test_a_request_that_equals_no_arm_demotes_the_site() -> None:
+    assert _bound([_armed(100, 100 * 3)]).grade != "proved"
+
+
+def _armed(cached: int, rows: int) -> Ask:
+    """A request of `rows` rows of 256 bytes, whose source has a small and a large arm."""
+    leaf = Leaf(
+        name="num_computed_tokens", kind="driver", value=cached, role="num_computed_tokens"
+    )
+    small, large = "num_computed_tokens * 256", "4 * num_computed_tokens * 256"
+    return _ask(
+        cached,
+        bytes=rows * 256,
+        provenance=Provenance(
+            formula=f"max({small}, {large})", arms=[small, large], leaves=[leaf]
+        ),
+    )

@@ -1,0 +1,125 @@
+"""`LLM(...)`: in-process, spawned and forked; and a pattern in somebody else's module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.engine import run_python
+from tests.integration.test_main_job import BLOCK, bound_of, worst_case
+from wstrace.analysis.session import load_session
+
+pytestmark = pytest.mark.engine
+
+RUN = """
+import sys
+import wstrace
+
+def main():
+    model, trace, grow = sys.argv[1:4]
+    if sys.argv[4] == "fork":
+        import multiprocessing, vllm.v1.executor.multiproc_executor as executor
+        import vllm.v1.engine.utils as engine
+        fork = lambda: multiprocessing.get_context("fork")
+        executor.get_mp_context = fork
+        engine.get_mp_context = fork
+    with wstrace.record(trace, on_growth=grow):
+        from vllm import LLM, SamplingParams
+        llm = LLM(model, load_format="dummy", max_model_len=2048, max_num_batched_tokens=256,
+                  max_num_seqs=8, enable_chunked_prefill=True, block_size=128,
+                  compilation_config={"mode": 2, "backend": "eager"})
+        tokens = [7 + i % 200 for i in range(400)]
+        out = llm.generate({"prompt_token_ids": tokens},
+                           SamplingParams(max_tokens=4, ignore_eos=True))
+        assert len(out[0].outputs[0].token_ids) == 4
+
+if __name__ == "__main__":
+    main()
+"""
+
+# TurboQuant's continuation once more, with other names, in a module of its own.
+RENAMED = """
+import math
+import torch
+from vllm.v1.worker import workspace
+
+class Elsewhere:
+    def __init__(self, thing, cfg):
+        self.zebras = thing.num_kv_heads
+        self.width = thing.head_size
+        self.step = cfg.cache_config.block_size
+
+    def forward(self, rows, meta):
+        if meta is None:
+            return
+        starts, ends = meta.query_start_loc.tolist(), meta.seq_lens.tolist()
+        for which in range(len(ends)):
+            fresh = starts[which + 1] - starts[which]
+            if fresh > 32 and ends[which] - fresh > 0:
+                self._continuation_prefill(ends[which] - fresh)
+
+    def _continuation_prefill(self, past):
+        room = math.ceil(past / self.step) * self.step
+        one = (1, self.zebras, room, self.width)
+        workspace.current_workspace_manager().get_simultaneous(
+            (one, torch.float16), (one, torch.float16)
+        )
+"""
+
+
+def llm(
+    engine: Path, model: Path, folder: Path, patterns: str, start: str, **env: str
+) -> tuple[Path, str]:
+    """Run LLM(...) under `wstrace.record(..., on_growth="grow")`; the trace and stderr."""
+    script = folder / "job.py"
+    script.write_text(RUN)
+    trace = folder / "trace"
+    source = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
+    done = run_python(
+        source
+        if start != "spawn"
+        else f"import subprocess, sys; raise SystemExit("
+        f"subprocess.call([sys.executable, {str(script)!r}, *sys.argv[1:]]))",
+        *(str(model), str(trace), "grow", start),
+        prefix=engine,
+        patterns=patterns,
+        env={"PYTHONPATH": str(folder), **env},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return trace, done.stderr
+
+
+@pytest.mark.parametrize("start", ["in-process", "spawn", "fork"])
+def test_an_escape_is_found_and_survived_however_the_engine_starts(
+    engine: Path, model: Path, tmp_path: Path, start: str
+) -> None:
+    multi = "0" if start == "in-process" else "1"
+    trace, _ = llm(
+        *(engine, model, tmp_path, "decode_scratch,continuation", start),
+        VLLM_ENABLE_V1_MULTIPROCESSING=multi,
+    )
+    session = load_session(trace)
+    (finding,) = session.escapes
+    assert finding.code == "WS101"
+    assert finding.bound is not None
+    assert (finding.bound.grade, finding.bound.bytes) == ("proved", worst_case(2048))
+    (view,) = session.ranks
+    assert view.header.on_growth == "grow"
+    assert (view.header.role == "main") == (start == "in-process")
+
+
+def test_other_names_in_another_module_change_no_grade_and_no_byte(
+    engine: Path, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "far_away.py").write_text(RENAMED)
+    trace, _ = llm(
+        *(engine, model, tmp_path, "far_away:Elsewhere", "in-process"),
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",
+    )
+    session = load_session(trace)
+    (finding,) = session.escapes
+    assert finding.file == "far_away.py"
+    bound = bound_of(session)
+    assert (bound.grade, bound.bytes) == ("proved", worst_case(2048))
+    assert BLOCK == 128
