@@ -12,7 +12,7 @@ from wstrace.analysis.finding import Finding, merge
 from wstrace.analysis.rank import RankView, SiteKey, SiteUse, read_rank
 from wstrace.bounds.bound import Bound, bound_site
 from wstrace.trace.reader import Progress, Trace, load
-from wstrace.trace.records import Ask, Ranks, Slot
+from wstrace.trace.records import Ask, Leaf, Ranks, Slot
 
 Verdict = Literal["clean", "findings", "inconclusive"]
 
@@ -99,19 +99,38 @@ class Session:
         return SiteSummary(key, slot, uses, max(bounds, key=lambda b: b.bytes or 0))
 
     def _bound(self, view: RankView, key: SiteKey) -> Bound:
-        """A site's bound in one rank, over all slots: a slot that asked little can ask more."""
-        known = self._bounds.get((id(view), key))
+        """A site's bound over all slots and over all ranks with the same limits: a slot or a
+        rank that asked little can ask more, and like ranks need one proof."""
+        alike = self._alike[id(view)]
+        known = self._bounds.get((alike, key))
         if known is None:
-            asks = [a for (k, _), use in view.sites.items() if k == key for a in use.asks]
             known = bound_site(
-                asks,
+                distinct(self._asks[alike, key]),
                 view.limits,
                 file=key.file,
                 function=key.function,
                 vllm_version=view.header.vllm,
             )
-            self._bounds[id(view), key] = known
+            self._bounds[alike, key] = known
         return known
+
+    @cached_property
+    def _alike(self) -> dict[int, int]:
+        """Rank (by id) to the number of its group of equal limits and version."""
+        groups: dict[str, int] = {}
+        texts = {
+            id(v): repr((sorted(v.limits.items(), key=str), v.header.vllm)) for v in self.ranks
+        }
+        return {view: groups.setdefault(text, len(groups)) for view, text in texts.items()}
+
+    @cached_property
+    def _asks(self) -> dict[tuple[int, SiteKey], list[Ask]]:
+        """All requests of a site by group of like ranks."""
+        found: dict[tuple[int, SiteKey], list[Ask]] = {}
+        for view in self.ranks:
+            for (key, _), use in view.sites.items():
+                found.setdefault((self._alike[id(view)], key), []).extend(use.asks)
+        return found
 
     _bounds: dict[tuple[int, SiteKey], Bound] = field(default_factory=dict)
 
@@ -148,6 +167,26 @@ class Session:
         """Requests that a locked arena refused, or that grow let pass."""
         codes = {"WS101", "WS102", "WS104", "WS105", "WS106"}
         return [f for f in self.findings if f.code in codes]
+
+
+def distinct(asks: list[Ask]) -> list[Ask]:
+    """The requests that differ in what a bound looks at: ranks in step ask the same."""
+    return list({_look(ask): ask for ask in reversed(asks)}.values())[::-1]
+
+
+def _look(ask: Ask) -> tuple[object, ...]:
+    step, made = ask.step, ask.provenance
+    return (
+        ask.bytes,
+        ask.phase,
+        step and (step.kind, step.total_tokens, step.num_reqs, tuple(step.requests)),
+        made and (made.formula, made.stopped, tuple(made.arms), tuple(map(_leaf, made.leaves))),
+        tuple(tuple(spec.shape) for spec in ask.specs),
+    )
+
+
+def _leaf(leaf: Leaf) -> tuple[object, ...]:
+    return (leaf.name, leaf.value, leaf.kind, leaf.role)
 
 
 def analyse(trace: Trace, *, allow_unlocked: bool = False) -> Session:

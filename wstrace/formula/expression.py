@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from wstrace.formula import tree
@@ -67,6 +68,7 @@ def _node(value: int | str | Expression) -> Node:
     return parse(value).root if isinstance(value, str) else Const(int(value))
 
 
+@lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
     """Read a formula. FormulaError carries the position of what is not understood."""
     if len(text) > MAX_LENGTH:

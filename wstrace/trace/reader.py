@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,13 +74,26 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
     chosen, notes = _choose_run(path, [h.run for _, h in headers], run, headers)
     notes += torn
     processes = []
-    for file, header in headers:
-        if header.run == chosen:
-            processes.append(read_file(file))
-            if progress is not None:
-                progress(file.stat().st_size)
+    with _uncollected():
+        for file, header in headers:
+            if header.run == chosen:
+                processes.append(read_file(file))
+                if progress is not None:
+                    progress(file.stat().st_size)
     meta = _meta(path)
     return Trace(path, chosen, processes, meta if meta and meta.run == chosen else None, notes)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Records are trees: the cyclic collector would walk millions of them for nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _files(path: Path) -> list[Path]:

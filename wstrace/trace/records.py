@@ -35,14 +35,14 @@ WARMUP_PHASES: Final[frozenset[Phase]] = frozenset(
 Limit = int | str | bool | list[int] | None
 
 
-class Slot(msgspec.Struct, frozen=True, order=True):
+class Slot(msgspec.Struct, frozen=True, order=True, gc=False):
     """(ubatch, lane): the owner of one arena."""
 
     ubatch: int = 0
     lane: int = 0
 
 
-class Ranks(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
+class Ranks(msgspec.Struct, frozen=True, order=True, omit_defaults=True, gc=False):
     """Where a worker stands in each parallel group; None where unknown."""
 
     dp: int | None = None
@@ -54,13 +54,13 @@ class Ranks(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     node: int | None = None
 
 
-class Record(msgspec.Struct, tag_field="t", omit_defaults=True, kw_only=True):
+class Record(msgspec.Struct, tag_field="t", omit_defaults=True, kw_only=True, gc=False):
     """Base of all records."""
 
     ns: int = 0
 
 
-class Header(Record, tag="header", kw_only=True):
+class Header(Record, tag="header", kw_only=True, gc=False):
     """First record of every file: which process wrote it, with what."""
 
     format: int
@@ -79,7 +79,7 @@ class Header(Record, tag="header", kw_only=True):
     parent: str | None = None
 
 
-class Worker(Record, tag="worker", kw_only=True):
+class Worker(Record, tag="worker", kw_only=True, gc=False):
     """Written in init_device by every worker: ranks, group sizes and the config's limits.
 
     `limits` are the names that reserve formulas and bounds may use; a later `limits`
@@ -93,13 +93,13 @@ class Worker(Record, tag="worker", kw_only=True):
     digest: str = ""
 
 
-class Limits(Record, tag="limits", kw_only=True):
+class Limits(Record, tag="limits", kw_only=True, gc=False):
     """Config values that changed after init_device (auto-fit, graph sizes, block size)."""
 
     limits: dict[str, Limit]
 
 
-class Hook(Record, tag="hook", kw_only=True):
+class Hook(Record, tag="hook", kw_only=True, gc=False):
     """A hook that was set, or that stood down and why."""
 
     name: str
@@ -107,7 +107,7 @@ class Hook(Record, tag="hook", kw_only=True):
     why: str = ""
 
 
-class Manager(Record, tag="manager", kw_only=True):
+class Manager(Record, tag="manager", kw_only=True, gc=False):
     """A WorkspaceManager was made (`event` init) or dropped (reset)."""
 
     event: Literal["init", "reset"] = "init"
@@ -117,7 +117,7 @@ class Manager(Record, tag="manager", kw_only=True):
     device: str = ""
 
 
-class PhaseChange(Record, tag="phase", kw_only=True):
+class PhaseChange(Record, tag="phase", kw_only=True, gc=False):
     """The process entered `phase`."""
 
     phase: Phase
@@ -125,7 +125,7 @@ class PhaseChange(Record, tag="phase", kw_only=True):
     why: str = ""
 
 
-class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+class Request(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One scheduled request of a step, as the scheduler saw it. No ids, no tokens."""
 
     scheduled: int
@@ -134,7 +134,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     draft: int = 0
 
 
-class Step(msgspec.Struct, omit_defaults=True):
+class Step(msgspec.Struct, omit_defaults=True, gc=False):
     """Scheduler state of the step in which something happened."""
 
     index: int
@@ -145,7 +145,7 @@ class Step(msgspec.Struct, omit_defaults=True):
     requests: list[Request] = []
 
 
-class Spec(msgspec.Struct, frozen=True):
+class Spec(msgspec.Struct, frozen=True, gc=False):
     """One buffer of a get_simultaneous call."""
 
     shape: list[int]
@@ -153,7 +153,7 @@ class Spec(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Leaf(msgspec.Struct, omit_defaults=True):
+class Leaf(msgspec.Struct, omit_defaults=True, gc=False):
     """A name of a provenance formula.
 
     kind `constant`: cannot change while this config runs (attributes set in a constructor,
@@ -170,7 +170,7 @@ class Leaf(msgspec.Struct, omit_defaults=True):
     why: str = ""
 
 
-class Provenance(msgspec.Struct, omit_defaults=True):
+class Provenance(msgspec.Struct, omit_defaults=True, gc=False):
     """Where a shape came from: a closed formula for the request's bytes, or where it stopped.
 
     `formula` is in the expression language over the names of `leaves`. `statements` are the
@@ -185,7 +185,7 @@ class Provenance(msgspec.Struct, omit_defaults=True):
     stopped: str | None = None
 
 
-class Site(Record, tag="site", kw_only=True):
+class Site(Record, tag="site", kw_only=True, gc=False):
     """A call site, written once a process and given a small id.
 
     The identity is (file, function): `file` is the path as its module names it
@@ -201,7 +201,7 @@ class Site(Record, tag="site", kw_only=True):
     path: str = ""
 
 
-class Ask(Record, tag="request", kw_only=True):
+class Ask(Record, tag="request", kw_only=True, gc=False):
     """One novel get_simultaneous call (new site, bytes, slot, phase or maximum).
 
     Call it a request as vLLM's users do; the class is named Ask because a scheduler's
@@ -229,7 +229,7 @@ class Ask(Record, tag="request", kw_only=True):
     manager: int = 0
 
 
-class Growth(Record, tag="growth", kw_only=True):
+class Growth(Record, tag="growth", kw_only=True, gc=False):
     """An arena was replaced. `after` is its new size; `forced` marks growth that the lock
     would have refused and `--on-growth grow` allowed. `site` is None for a reserve."""
 
@@ -251,7 +251,7 @@ class Growth(Record, tag="growth", kw_only=True):
     manager: int = 0
 
 
-class Failure(Record, tag="failure", kw_only=True):
+class Failure(Record, tag="failure", kw_only=True, gc=False):
     """vLLM refused: a locked arena, a missing persistent resource, a layer's own check."""
 
     kind: Literal["arena", "persistent", "layer", "memory"]
@@ -268,7 +268,7 @@ class Failure(Record, tag="failure", kw_only=True):
     manager: int = 0
 
 
-class Lock(Record, tag="lock", kw_only=True):
+class Lock(Record, tag="lock", kw_only=True, gc=False):
     """lock() or unlock() was called; `sizes` are the arenas' bytes by slot."""
 
     event: Literal["lock", "unlock"]
@@ -279,7 +279,7 @@ class Lock(Record, tag="lock", kw_only=True):
     manager: int = 0
 
 
-class Capture(Record, tag="capture", kw_only=True):
+class Capture(Record, tag="capture", kw_only=True, gc=False):
     """A CUDA graph capture ended (or its graph was released, event `release`).
 
     `generations` are those of the slots requested while capturing, by slot order of `slots`.
@@ -293,7 +293,7 @@ class Capture(Record, tag="capture", kw_only=True):
     generations: list[int] = []
 
 
-class Persistent(Record, tag="persistent", kw_only=True):
+class Persistent(Record, tag="persistent", kw_only=True, gc=False):
     """A persistent resource was made in a slot."""
 
     site: int | None = None
@@ -303,7 +303,7 @@ class Persistent(Record, tag="persistent", kw_only=True):
     bytes: int | None = None
 
 
-class View(Record, tag="view", kw_only=True):
+class View(Record, tag="view", kw_only=True, gc=False):
     """`--check-views`: a view taken at `generation` outlived a growth or the next request."""
 
     site: int
@@ -315,7 +315,7 @@ class View(Record, tag="view", kw_only=True):
     phase: Phase = "serving"
 
 
-class Count(msgspec.Struct, frozen=True, array_like=True):
+class Count(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Calls of one (site, slot) in one phase so far, and the largest request among them."""
 
     site: int
@@ -325,7 +325,7 @@ class Count(msgspec.Struct, frozen=True, array_like=True):
     max_bytes: int
 
 
-class Counts(Record, tag="counts", kw_only=True):
+class Counts(Record, tag="counts", kw_only=True, gc=False):
     """Cumulative counters that changed since the last such record; at most one a second.
 
     `max_computed` is the most tokens already computed of any scheduled request,
@@ -341,7 +341,7 @@ class Counts(Record, tag="counts", kw_only=True):
     counts: list[Count] = []
 
 
-class Memory(Record, tag="memory", kw_only=True):
+class Memory(Record, tag="memory", kw_only=True, gc=False):
     """What KV sizing decided in this worker, in bytes, read in the worker."""
 
     available_kv_bytes: int | None = None
@@ -355,7 +355,7 @@ class Memory(Record, tag="memory", kw_only=True):
     window: str = ""
 
 
-class ReserveEvent(Record, tag="reserve", kw_only=True):
+class ReserveEvent(Record, tag="reserve", kw_only=True, gc=False):
     """A reserve config met this worker: applied in every slot, refused, or not needed."""
 
     event: Literal["applied", "refused", "satisfied"]
@@ -367,20 +367,20 @@ class ReserveEvent(Record, tag="reserve", kw_only=True):
     policy: str = ""
 
 
-class Truncated(Record, tag="truncated", kw_only=True):
+class Truncated(Record, tag="truncated", kw_only=True, gc=False):
     """A cap was reached: later novelties of `what` are only kept as per-site maxima."""
 
     what: str
     limit: int
 
 
-class Note(Record, tag="note", kw_only=True):
+class Note(Record, tag="note", kw_only=True, gc=False):
     """Something the recorder wants a reader to know (an error of its own, a stand-down)."""
 
     text: str
 
 
-class End(Record, tag="end", kw_only=True):
+class End(Record, tag="end", kw_only=True, gc=False):
     """The process ended in order."""
 
     steps: int = 0
