@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,15 +72,18 @@ def run_demo(folder: Path, console: Console) -> list[str]:
     demo = Demo(folder, console)
     demo.say("Building a tiny model (dummy weights, nothing is downloaded)")
     model = build_model(folder / "model")
-    growing = _serve(demo, model, "grow", EVERY_PATTERN, "--on-growth", "grow")
-    try:
+    with ExitStack() as servers:
+        growing = _serve(demo, model, "grow", EVERY_PATTERN, "--on-growth", "grow")
+        servers.callback(growing.stop)
         growing.start()
         _crash(demo, model)
         _diagnose(demo, load_session(folder / "crash"))
+        reserve = str(folder / "reserve.yaml")
+        reserved = _serve(demo, model, "reserved", PATTERNS, "--reserve", reserve)
+        servers.callback(reserved.stop)
+        reserved.start()
         _grow(demo, growing)
-    finally:
-        growing.stop()
-    _survive(demo, model)
+        _survive(demo, reserved)
     return demo.failed
 
 
@@ -117,13 +121,13 @@ def _diagnose(demo: Demo, session: Session) -> None:
     demo.show(reserve.read_text())
 
 
-def _survive(demo: Demo, model: Path) -> None:
-    reserve = str(demo.folder / "reserve.yaml")
-    with _serve(demo, model, "reserved", PATTERNS, "--reserve", reserve) as server:
-        longest = LONGEST - TOKENS_OUT
-        for tokens in (LONG, longest):
-            answer = server.complete(tokens, TOKENS_OUT)
-            demo.expect(f"the same server, prompt of {tokens} tokens", answer.status, 200)
+def _survive(demo: Demo, server: Server) -> None:
+    server.wait_ready()
+    demo.say("the server with the reserve is ready")
+    for tokens in (LONG, LONGEST - TOKENS_OUT):
+        answer = server.complete(tokens, TOKENS_OUT)
+        demo.expect(f"the same server, prompt of {tokens} tokens", answer.status, 200)
+    server.stop()
     code = _wstrace(demo, "gate", str(demo.folder / "reserved"))
     demo.expect("$ wstrace gate TRACE, exit code", code, 0)
 

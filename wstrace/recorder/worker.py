@@ -124,25 +124,54 @@ def _awake(live: Live, *call: Any) -> None:
 # -- steps -----------------------------------------------------------------------------------
 
 
-@contextmanager
-def _step(live: Live, args: Any, kwargs: Any) -> Iterator[None]:
-    output = _argument("scheduler_output", args, kwargs)
-    guarded(live, "step", live.steps.begin, output, live.phases.in_warmup())
-    try:
-        yield
-    finally:
-        live.steps.pause()
-        guarded(live, "counts", live.flush_counts)
+def _execute_model(live: Live) -> Maker:
+    """Every step passes here, so it is written out: no generator, no helper calls."""
+
+    def make(original: Method) -> Method:
+        steps, phases = live.steps, live.phases
+
+        @functools.wraps(original)
+        def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                output = args[0] if args else kwargs.get("scheduler_output")
+                steps.begin(output, phases.in_warmup())
+            except Exception as error:
+                live.complain("step", error)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                steps.pause()
+                _flush(live)
+
+        return execute_model
+
+    return make
 
 
-@contextmanager
-def _sampling(live: Live, args: Any, kwargs: Any) -> Iterator[None]:
+def _sample_tokens(live: Live) -> Maker:
     """V2 samples, and drafts are proposed, in a call of its own: it is the same step."""
-    live.steps.resume()
+
+    def make(original: Method) -> Method:
+        steps = live.steps
+
+        @functools.wraps(original)
+        def sample_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
+            steps.resume()
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                steps.end()
+
+        return sample_tokens
+
+    return make
+
+
+def _flush(live: Live) -> None:
     try:
-        yield
-    finally:
-        live.steps.end()
+        live.flush_counts()
+    except Exception as error:
+        live.complain("counts", error)
 
 
 def _dummy(kind: StepKind) -> Around:
@@ -187,8 +216,8 @@ def worker_makers(live: Live) -> dict[str, Maker]:
         "determine_available_memory": after(live, "KV sizing", _sized),
         "initialize_from_config": after(live, "KV blocks", _blocks),
         "compile_or_warm_up_model": around(live, _phase("compile_or_warm_up_model")),
-        "execute_model": around(live, _step),
-        "sample_tokens": around(live, _sampling),
+        "execute_model": _execute_model(live),
+        "sample_tokens": _sample_tokens(live),
         "execute_dummy_batch": around(live, _dummy("idle")),
         "sleep": after(live, "sleep", _asleep),
         "wake_up": after(live, "wake_up", _awake),
