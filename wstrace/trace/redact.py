@@ -6,34 +6,38 @@ import re
 from collections.abc import Sequence
 
 REDACTED = "[redacted]"
-_SECRET_FLAG = re.compile(
-    r"^--?(?=[\w-]*(api[-_]?key|token(?!izer|s\b|-)|password|passwd|secret|credential|auth\b"
-    r"|hf[-_]token|bearer))[\w-]+$",
-    re.IGNORECASE,
+_SECRET_FLAG = (
+    r"(?i)^--?(?=[\w-]*(api[-_]?key|token(?!izer|s\b|-)|password|passwd|secret|credential"
+    r"|auth\b|hf[-_]token|bearer))[\w-]+$"
 )
-_SECRET_NAME = re.compile(
+_SECRET_NAME = (
     r"(?i)\b([\w-]*(?:api[-_]?key|secret|password|passwd|credential|access[-_]?token"
     r"|auth[-_]?token|hf[-_]token|authorization)[\w-]*)(\"?\s*[=:]\s*\"?)(?!\[redacted\])"
     r"(?:bearer\s+)?[^\s\"',}&]+"
 )
-_URL_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@'\"]+@")
-_URL_QUERY = re.compile(
+_URL_LOGIN = r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@'\"]+@"
+_URL_QUERY = (
     r"(?i)([?&][\w-]*(?:token|key|secret|password|sig|signature|auth|credential)[\w-]*=)"
     r"[^&\s'\"#]+"
 )
-_KNOWN_TOKEN = re.compile(
+_KNOWN_TOKEN = (
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}"
     r"|AKIA[0-9A-Z]{12,}|xox[abpr]-[A-Za-z0-9-]{8,}"
     r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+)"
+)
+_PASSES = (
+    (_URL_LOGIN, rf"\1{REDACTED}@"),
+    (_URL_QUERY, rf"\1{REDACTED}"),
+    (_SECRET_NAME, rf"\1\2{REDACTED}"),
+    (_KNOWN_TOKEN, REDACTED),
 )
 
 
 def redact_text(text: str) -> str:
     """`text` without credentials: URL logins, secret parameters, known token forms."""
-    text = _URL_LOGIN.sub(rf"\1{REDACTED}@", text)
-    text = _URL_QUERY.sub(rf"\1{REDACTED}", text)
-    text = _SECRET_NAME.sub(rf"\1\2{REDACTED}", text)
-    return _KNOWN_TOKEN.sub(REDACTED, text)
+    for pattern, replacement in _PASSES:
+        text = re.sub(pattern, replacement, text)
+    return text
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:
@@ -47,8 +51,8 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
     for word in argv:
         flag, equals, _ = word.partition("=")
         if word.startswith("-"):
-            hiding = bool(_SECRET_FLAG.match(flag)) and not equals
-            secret = equals and _SECRET_FLAG.match(flag)
+            hiding = bool(re.match(_SECRET_FLAG, flag)) and not equals
+            secret = equals and re.match(_SECRET_FLAG, flag)
             redacted.append(f"{flag}={REDACTED}" if secret else redact_text(word))
         else:
             redacted.append(REDACTED if hiding else redact_text(word))
