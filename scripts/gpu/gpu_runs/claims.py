@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gpu_runs.claims_crash import crash_claims, expected
 from gpu_runs.claims_overhead import overhead_claims
-from gpu_runs.evidence import Evidence
+from gpu_runs.evidence import Evidence, MissingError
 from gpu_runs.table import Claim, Outcome, claim, equal
 from wstrace.trace.records import Slot
 
@@ -30,9 +30,17 @@ def table_of(folder: Path) -> tuple[list[Claim], list[str]]:
 
 def answers(ev: Evidence, wanted: int = 200) -> Outcome:
     """Every prompt of this server answered `wanted`."""
-    found = ev.prompts
+    found = answered(ev)
     ok = bool(found) and all(status == wanted for _, status in found)
     return f"all {wanted}", [f"{tokens}: {status}" for tokens, status in found], ok
+
+
+def answered(ev: Evidence) -> list[tuple[int, int]]:
+    """The prompts, unless the time ended before the first had any answer (status 0)."""
+    found = ev.prompts
+    if not any(status for _, status in found):
+        raise MissingError(f"{ev.folder.name}: time ended before its first prompt was answered")
+    return found
 
 
 def has(codes: list[str], wanted: str) -> Outcome:
@@ -106,6 +114,7 @@ def moe_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         return wanted, seen, order == wanted
 
     def close() -> Outcome:
+        answered(moe)
         rows = moe.gate["runs"][0]["exercised"]["by_site"]
         near = [
             f"{r['site']} {r['bytes']:,} of {r['bound_bytes']:,} ({r['share']:.0%})"
@@ -131,7 +140,7 @@ def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
     heads = turbo["num_kv_heads"] // tp
 
     def escapes() -> Outcome:
-        tokens = [n for n, _ in grow.prompts]
+        tokens = [n for n, _ in answered(grow)]
         wanted = [expected(turbo | {"num_kv_heads": heads}, tokens)] * tp
         return equal(wanted, [max(g.after for g in v.growths) for v in grow.views])
 
@@ -145,7 +154,7 @@ def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         ("growing: every prompt answered", lambda: answers(grow)),
         ("growing: largest arena of each rank = 2*Hk*cached*D*2", escapes),
         ("growing: WS204 absent", lambda: lacks(grow.codes(), "WS204")),
-        ("growing: gate exits 1", lambda: equal(1, grow.gate_exit)),
+        ("growing: gate exits 1", lambda: equal(1, answered(grow) and grow.gate_exit)),
         ("reserved: arena of each rank = 2*Hk*round_up(max_model_len-1, 16)*D*2", arenas),
         ("reserved: every prompt answered", lambda: answers(reserved)),
         ("reserved: WS204 absent", lambda: lacks(reserved.codes(), "WS204")),

@@ -140,7 +140,7 @@ def overhead(folder: Path, on: float, off_calls: int = 0, replay_calls: int = 0)
 
 
 def test_overhead_at_the_target_holds(tmp_path: Path) -> None:
-    assert [c.ok for c in overhead(tmp_path, 0.99)] == [True] * 9
+    assert [c.ok for c in overhead(tmp_path, 0.99)] == [True] * 8
 
 
 @pytest.mark.parametrize(
@@ -181,12 +181,37 @@ def price(folder: Path, **reserved: int) -> dict[str, bool | None]:
         },
     )
     make_crash(folder)
-    for name, memory in (("grow", plain), ("reserved-grow", plain | reserved)):
-        (folder / name).mkdir()
+    cold = plain | {"activation_bytes": 650_000_000}
+    servers = {"crash": plain, "grow": cold, "reserved-grow": plain | reserved}
+    for name, memory in servers.items():
+        (folder / name).mkdir(exist_ok=True)
         (folder / name / "memory.json").write_text(json.dumps([memory]))
     (folder / "grow" / "reserve.json").write_text(json.dumps({"kv_cost": {"bytes": cost}}))
     rows = [c for c in table_of(folder)[0] if c.claim.startswith("reserved-grow: ")]
     return {c.claim.removeprefix("reserved-grow: "): c.ok for c in rows}
+
+
+def test_calls_are_asked_for_in_eager_mode_only(tmp_path: Path) -> None:
+    graphs = overhead(tmp_path, 1.0)
+    (tmp_path / "graphs").rename(tmp_path / "eager")
+    eager, _ = table_of(tmp_path)
+    wanted = "manager calls counted while they were on"
+    assert [c.found for c in eager if c.claim == wanted] == ["40"]
+    assert [c for c in graphs if c.claim == wanted] == []
+
+
+def test_a_prompt_that_time_cut_short_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "grow").mkdir()
+    row = {"event": "prompt", "tokens": 1000, "status": 0}
+    (tmp_path / "grow" / "prompts.jsonl").write_text(json.dumps(row))
+    (tmp_path / "grow" / "gate.exit").write_text("0")
+    (tmp_path / "scenario.json").write_text(
+        json.dumps({"scenario": "d", "turbo": TURBO, "tensor_parallel": 2})
+    )
+    claims = {c.claim: c for c in table_of(tmp_path)[0]}
+    for text in ("every prompt answered", "gate exits 1"):
+        assert claims[f"growing: {text}"].ok is None
+        assert "before its first prompt" in claims[f"growing: {text}"].found
 
 
 FALLS = "KV memory falls by the stated cost"

@@ -1,0 +1,148 @@
+"""The sample traces still say what the table beside them states, and so do their reports.
+
+The table's bytes are checked here against arithmetic on the runs' settings: prompts are
+scheduled in chunks, a continuation asks for 2 buffers of heads * cached tokens * head size
+in 2-byte elements, DCP for tokens * heads * head size of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from wstrace.analysis.session import Session, load_session
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SAMPLES: Final = ROOT / "sample_traces"
+README: Final = SAMPLES / "README.md"
+NAMES: Final = sorted(path.parent.name for path in SAMPLES.glob("*/run.json"))
+ESCAPES: Final = ("WS101", "WS102", "WS104", "WS301")
+H100: Final = 2 * 4 * 128 * 2  # bytes a cached token: K and V, 4 heads of 128, 2 bytes each
+DEMO: Final = 2 * 4 * 64 * 2
+DCP: Final = 16 * 128 * 2  # bytes a token: 16 query heads over the group
+
+ASKED: Final = {
+    "demo-crash": 256 * DEMO,  # the second chunk of 256
+    "demo-grow": 8 << 20,  # a constant buffer of 8 MiB
+    "demo-reserved": 1792 * DEMO,  # 7 chunks of 256 before the last
+    "h100-vllm-0.21.0-turboquant-crash": 4096 * H100,
+    "h100-vllm-0.21.0-turboquant-grow": 7 * 4096 * H100,  # of 30,000 tokens
+    "h100-vllm-0.21.0-turboquant-grow-6000": 4096 * H100,
+    "h100-vllm-0.21.0-turboquant-reserved": 7 * 4096 * H100,  # of 32,760 tokens
+    "h100-vllm-0.26.0-turboquant-chunked": 7 * 4096 * H100,
+    "h100-vllm-0.26.0-turboquant-prefix": 10976 * H100,
+    "h100-vllm-0.26.0-turboquant-reserved-prefix": 10976 * H100,
+    "h200x2-vllm-0.21.0-dcp-crash": 1000 * DCP,
+    "h200x2-vllm-0.21.0-dcp-grow": 4096 * DCP,
+}
+NEEDS: Final = {
+    "demo": 2048 * DEMO,
+    "h100-vllm-0.21.0": 32768 * H100,
+    "h100-vllm-0.26.0-turboquant-chunked": 32768 * H100,
+    "h100-vllm-0.26.0": 16384 * H100,
+    "h200x2": 4096 * DCP,
+}
+
+
+def stated() -> dict[str, tuple[str, str, int, int]]:
+    """The README's rows: code, function, asked and needed bytes, by trace."""
+    rows = re.findall(
+        r"^\| \[([\w.-]+)\]\(\1/report\.md\) \| (WS\d+) \| `(\w+)` \| ([\d,]+) \| ([\d,]+) \|",
+        README.read_text(),
+        re.MULTILINE,
+    )
+    return {
+        r[0]: (r[1], r[2], int(r[3].replace(",", "")), int(r[4].replace(",", ""))) for r in rows
+    }
+
+
+def load(name: str) -> Session:
+    return load_session(SAMPLES / name)
+
+
+def needed(name: str) -> int:
+    if name == "demo-grow":
+        return 8 << 20
+    return next(size for start, size in NEEDS.items() if name.startswith(start))
+
+
+def test_the_readme_lists_every_trace() -> None:
+    assert sorted(stated()) == NAMES == sorted(ASKED)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_stated_numbers_are_those_of_the_settings(name: str) -> None:
+    _, _, asked, need = stated()[name]
+    assert (asked, need) == (ASKED[name], needed(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_trace_says_what_is_stated(name: str) -> None:
+    code, function, asked, need = stated()[name]
+    session = load(name)
+    sites = [s for s in session.sites if s.key.function.endswith(function)]
+    assert [s.serving_bytes for s in sites] == [asked]
+    assert [s.bound.bytes for s in sites if s.bound is not None] == [need]
+    assert session.findings[0].code == code
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_runs_without_a_reserve_escape(name: str) -> None:
+    codes = {f.code for f in load(name).findings}
+    cured = "reserved" in name or name.endswith("chunked")
+    assert bool(codes & set(ESCAPES)) is not cured
+
+
+def test_prefix_caching_replaced_the_arena_twice_in_serving() -> None:
+    (view,) = load("h100-vllm-0.26.0-turboquant-prefix").ranks
+    sizes = [g.after for g in view.growths if g.phase == "serving"]
+    assert sizes == [8992 * H100, 10976 * H100] == [18_415_616, 22_478_848]
+
+
+def test_dcp_was_recorded_by_both_ranks() -> None:
+    for name in ("h200x2-vllm-0.21.0-dcp-crash", "h200x2-vllm-0.21.0-dcp-grow"):
+        assert len(load(name).ranks) == 2
+
+
+def test_the_reserve_cost_the_kv_cache_its_bytes() -> None:
+    """The crash's server is the one without a reserve that was sized with warm caches."""
+    found = [
+        load(f"h100-vllm-0.21.0-turboquant-{name}").ranks[0].memory.available_kv_bytes
+        for name in ("crash", "reserved")
+    ]
+    assert found == [15_931_759_821, 15_931_759_821 - 32768 * H100]
+
+
+def test_the_reports_are_fresh() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "make-sample-reports"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_stale_table_of_the_gpu_runs_would_be_seen() -> None:
+    """Every claim that failed is in the page as one, none as held."""
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    kept = [json.loads(p.read_text()) for p in sorted((SAMPLES / "gpu-tables").glob("*.json"))]
+    claims = [c for table in kept for c in table["claims"]]
+    marks = [c["ok"] for c in claims]
+    assert page.count("| yes |") == marks.count(True)
+    assert page.count("| **no** |") == marks.count(False)
+    assert page.count("| not run |") == marks.count(None)
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.rglob("*.*")), ids=lambda p: p.name)
+def test_no_sample_names_the_machine_it_was_made_on(path: Path) -> None:
+    if path.is_file() and path.suffix != ".html":
+        text = path.read_text()
+        assert re.findall(r'(?<![\w/.])/(?:tmp|home|root|opt|work|mnt)/[^"\s]*', text) == []
+        assert '"host":"vm"' not in text
