@@ -117,6 +117,8 @@ def reasons(
     found = [f.detail for f in findings if f.severity == "inconclusive"]
     if not allow_unlocked and any(v.served and not v.locks for v in ranks):
         found.append("no lock was seen (expected for eager runs: --allow-unlocked)")
+    if ranks and all(v.served and v.counts and not v.counts.steps_real for v in ranks):
+        found.append("no request was served after warm-up")
     found += [
         f"a reserve was refused: {event.why}"
         for view in ranks

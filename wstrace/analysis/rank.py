@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+import msgspec
+
 from wstrace.trace.reader import ProcessTrace
 from wstrace.trace.records import (
     Ask,
@@ -30,6 +32,7 @@ from wstrace.trace.records import (
     ReserveEvent,
     Site,
     Slot,
+    Step,
     Truncated,
     View,
     Worker,
@@ -205,6 +208,7 @@ def read_rank(process: ProcessTrace) -> RankView | None:
         _add(view, record)
     if view.counts is not None:
         _count(view, _all_counts(process.records))
+        view.counts = _at_least(view.counts, real_steps(view))
     return view
 
 
@@ -256,6 +260,31 @@ def _all_counts(records: Iterable[Record]) -> dict[tuple[int, Slot, Phase], Coun
             for count in record.counts:
                 newest[count.site, count.slot, count.phase] = count
     return newest
+
+
+def real_steps(view: RankView) -> list[Step]:
+    """The real steps in which a recorded request was made, each once."""
+    asks = (ask for use in view.sites.values() for ask in use.after)
+    steps = {
+        a.step.index: a.step
+        for a in asks
+        if a.step and a.step.kind == "real" and a.phase == "serving"
+    }
+    return list(steps.values())
+
+
+def _at_least(counts: Counts, steps: list[Step]) -> Counts:
+    """SIGKILL loses up to a second of counters, never a request: take the larger of the two."""
+    requests = [request for step in steps for request in step.requests]
+    going_on = (r.computed for r in requests if r.scheduled > 1 + r.draft)
+    return msgspec.structs.replace(
+        counts,
+        steps_real=max(counts.steps_real, len(steps)),
+        max_tokens=max(counts.max_tokens, *(s.total_tokens for s in steps), 0),
+        max_reqs=max(counts.max_reqs, *(s.num_reqs for s in steps), 0),
+        max_computed=max(counts.max_computed, *(r.computed for r in requests), 0),
+        max_continued=max(counts.max_continued, *going_on, 0),
+    )
 
 
 def counts_of(view: RankView) -> list[Count]:

@@ -7,7 +7,17 @@ from pathlib import Path
 from tests.unit.analysis.build import MOE, ask, grown, locked, process, session
 from wstrace.analysis.session import analyse
 from wstrace.trace.reader import Trace
-from wstrace.trace.records import Hook, PhaseChange, Ranks, Record, ReserveEvent, Truncated
+from wstrace.trace.records import (
+    Counts,
+    Hook,
+    PhaseChange,
+    Ranks,
+    Record,
+    Request,
+    ReserveEvent,
+    Step,
+    Truncated,
+)
 
 SIZE = 1 << 20
 CLEAN: list[Record] = [grown(SIZE, "profile"), ask(MOE, SIZE, "profile", 0), *locked(SIZE)]
@@ -79,3 +89,22 @@ def test_truncation_is_a_note_only() -> None:
     run = session(process(*CLEAN, Truncated(what="keys", limit=20000)))
     assert [f.code for f in run.findings] == ["WS403"]
     assert run.verdict() == "clean"
+
+
+def test_a_server_that_was_asked_nothing_is_inconclusive() -> None:
+    run = session(process(*CLEAN, Counts(step=3, steps_real=0)))
+    assert run.inconclusive == ["no request was served after warm-up"]
+    assert session(process(*CLEAN, Counts(step=3, steps_real=1))).verdict() == "clean"
+
+
+def test_counters_lost_to_a_kill_are_made_up_from_the_recorded_requests() -> None:
+    """Servers on the H100 were ended with SIGKILL a moment after the last prompt."""
+    steps = [
+        Step(index=n, total_tokens=256, num_reqs=1, requests=[Request(256, 256 * n)])
+        for n in (1, 2, 3)
+    ]
+    asks = [ask(MOE, 256 * s.index, "serving", SIZE, step=s) for s in steps]
+    (view,) = session(process(*CLEAN, Counts(step=3, steps_real=1), *asks)).ranks
+    assert view.counts is not None
+    assert (view.counts.steps_real, view.counts.max_computed) == (3, 768)
+    assert (view.counts.max_continued, view.counts.max_tokens) == (768, 256)

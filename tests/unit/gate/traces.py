@@ -172,7 +172,7 @@ def clean(folder: Path, **of_run: Any) -> Path:
         warm(1, size, **_proof(4095)),
         lock(size),
         phase("serving"),
-        continuation(512, size),
+        continuation(448, size),
         counts(),
     )
     return folder
