@@ -13,13 +13,18 @@ from wstrace.errors import WstraceError
 def write_output(text: str, target: Path | None, *, force: bool = True) -> None:
     """Write `text` to stdout (None or `-`), or to a file by rename.
 
-    With `force` False an existing file is refused. Raises WstraceError (exit 2) when the
+    With `force` False an existing file is refused;
+    a trace's own files always are. Raises WstraceError (exit 2) when the
     file cannot be written; then nothing is left behind.
     """
     if target is None or str(target) == "-":
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
-    if target.exists() and not force:
+    if target.name == "run.json" or target.name.endswith(".wst.jsonl"):
+        raise WstraceError(
+            f"{target} is part of a trace and is not overwritten.", "Choose another -o."
+        )
+    if (target.exists() or target.is_symlink()) and not force:
         raise WstraceError(f"{target} exists.", "Choose another -o, or add --force.")
     try:
         _write_whole(text, target)

@@ -224,7 +224,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if len(told) > SHOWN:
         terminalreporter.write_line(f"and {len(told) - SHOWN} more")
     clean = len(rows) - len(told)
-    terminalreporter.write_line(f"{len(rows)} tests recorded an engine, {clean} clean")
+    terminalreporter.write_line(f"{len(rows)} tests judged by wstrace, {clean} clean")
 
 
 def _reports(terminalreporter: pytest.TerminalReporter) -> Iterator[pytest.TestReport]:

@@ -79,7 +79,7 @@ def test_an_engine_is_judged(
     assert long["wstrace.verdict"] == "findings"
     assert long["wstrace.arena_bytes"] == str(REQUIRED)
     assert long["wstrace.findings"].endswith("Continuation._continuation_prefill")
-    assert "2 tests recorded an engine, 1 clean" in done.stdout
+    assert "2 tests judged by wstrace, 1 clean" in done.stdout
 
 
 def _properties(folder: Path, name: str) -> dict[str, str]:

@@ -97,6 +97,7 @@ def _serve(demo: Demo, model: Path, name: str, patterns: str, *options: str) -> 
         demo.folder / f"{name}.log",
         before=[*program, *options, "--"],
         env=engine_env(patterns),
+        on_wait=lambda seconds: demo.say(f"... the engine is starting ({name}.log)"),
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wstrace.errors import WstraceError
+
 if TYPE_CHECKING:
     from wstrace.analysis.session import Session
 
@@ -17,6 +19,16 @@ def read_sessions(
     paths: Sequence[Path], run: str | None = None, *, allow_unlocked: bool = False
 ) -> list[Session]:
     """The analysed traces. Raises WstraceError (exit 2) for what cannot be read."""
+    sessions = _read(paths, run, allow_unlocked)
+    for session in sessions:
+        if not session.trace.processes and session.trace.meta is None:
+            raise WstraceError(
+                f"{session.trace.path} holds no trace.", "Give a folder made by `wstrace run`."
+            )
+    return sessions
+
+
+def _read(paths: Sequence[Path], run: str | None, allow_unlocked: bool) -> list[Session]:
     from wstrace.analysis.session import load_session
 
     total = sum(_size(path) for path in paths)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from wstrace.analysis.finding import Finding
+from wstrace.report.safe import clean
 from wstrace.report.verdict import why
 from wstrace.trace.records import Ranks, Request, Slot, Step
 from wstrace.units import exact, human
+
+MAX_LINE = 600
 
 
 def slot_text(slot: Slot | None) -> str:
@@ -41,11 +44,15 @@ def _request_text(request: Request) -> str:
 
 
 def evidence(finding: Finding) -> list[str]:
-    """The facts of a finding, one a line, without its title."""
+    """The facts of a finding, one a line, without its title; safe for a terminal."""
+    return [clean(line, MAX_LINE) for line in _facts(finding)]
+
+
+def _facts(finding: Finding) -> list[str]:
     lines = [finding.detail[:1].upper() + finding.detail[1:] + "."]
     if finding.layers:
         more = f" and {len(finding.layers) - 1} more" if len(finding.layers) > 1 else ""
-        lines.append(f"layer: {finding.layers[0]}{more}")
+        lines.append(f"layer: {clean(finding.layers[0])}{more}")
     if slot_text(finding.slot):
         lines.append(f"slot: {slot_text(finding.slot)}")
     if len(finding.ranks) > 1:

@@ -7,6 +7,7 @@ import shlex
 from wstrace.analysis.finding import Finding
 from wstrace.analysis.session import Session
 from wstrace.report.finding_text import evidence, sizes
+from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.units import exact, human
 
@@ -48,7 +49,7 @@ def escape(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    return "`" + " ".join(text.replace("`", "'").split()) + "`"
+    return "`" + clean(" ".join(text.replace("`", "'").split()), 500) + "`"
 
 
 def _environment(session: Session) -> list[str]:

@@ -109,7 +109,7 @@ def render_parquet(session: Session) -> bytes:
     except ImportError as error:
         raise WstraceError(
             "Parquet needs pyarrow, which is not installed.",
-            "Install it with `pip install wstrace[parquet]`, or use --format csv.",
+            "Install it with `pip install pyarrow`, or use --format csv.",
         ) from error
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for row in rows(session):

@@ -12,11 +12,13 @@ from rich.text import Text
 from wstrace.analysis.finding import Finding
 from wstrace.analysis.session import Session, SiteSummary
 from wstrace.report.finding_text import evidence, slot_text
+from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.units import human
 
 MAX_FINDINGS = 6
 MAX_SITES = 12
+NARROW = 78
 STYLES = {"error": "bold red", "warning": "yellow", "inconclusive": "magenta", "note": "dim"}
 
 
@@ -24,7 +26,7 @@ def render(session: Session, console: Console) -> None:
     """Print the report on `console`; rich decides on colour (NO_COLOR, a pipe)."""
     console.print(Text(sentence(session), style="bold"))
     console.print(Text(" · ".join(facts(session)), style="dim"))
-    console.print(sites_table(session))
+    console.print(sites_table(session, narrow=console.width < NARROW))
     for finding in session.findings[:MAX_FINDINGS]:
         console.print(finding_block(finding))
     left = len(session.findings) - MAX_FINDINGS
@@ -50,22 +52,29 @@ def facts(session: Session) -> list[str]:
     locked = "locked at " + ", ".join(human(s) for s in sizes) if sizes else "never locked"
     steps = max((v.counts.steps_real for v in session.ranks if v.counts), default=0)
     ranks = f"{len(session.ranks)} rank" + ("s" if len(session.ranks) > 1 else "")
-    model = str(first.limits.get("model") or "model?")
-    return [f"vLLM {first.header.vllm}", model, ranks, locked, f"{steps} real steps"]
+    model = clean(str(first.limits.get("model") or "model?"))
+    real = f"{steps} real step" + ("" if steps == 1 else "s")
+    return [f"vLLM {first.header.vllm}", model, ranks, locked, real]
 
 
-def sites_table(session: Session) -> RenderableType:
-    """Warm-up against serving, a row a site; the bound with its grade."""
+def sites_table(session: Session, *, narrow: bool = False) -> RenderableType:
+    """Warm-up against serving, a row a site; the bound with its grade.
+
+    A narrow terminal keeps the site, what serving asked, and the arena.
+    """
     table = Table(box=None, pad_edge=False, header_style="dim", show_edge=False)
-    table.add_column("site", overflow="fold", ratio=1)
-    for name in ("warm-up", "serving", "arena", "can need"):
+    table.add_column("site", overflow="fold", ratio=1, min_width=16)
+    shown = ("serving", "arena") if narrow else ("warm-up", "serving", "arena", "can need")
+    for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("grade", no_wrap=True)
+    if not narrow:
+        table.add_column("grade", no_wrap=True)
     codes = {(f.file, f.function, f.slot): f for f in reversed(session.findings) if f.file}
     for site in session.sites[:MAX_SITES]:
         finding = codes.get((site.key.file, site.key.function, site.slot))
         style = STYLES.get(finding.severity, "") if finding and finding.code < "WS2" else ""
-        table.add_row(*_cells(site), style=style)
+        cells = _cells(site)
+        table.add_row(*((cells[0], cells[2], cells[3]) if narrow else cells), style=style)
     left = len(session.sites) - MAX_SITES
     parts: list[RenderableType] = [Padding(table, (1, 0, 1, 0))]
     if left > 0:
@@ -75,7 +84,7 @@ def sites_table(session: Session) -> RenderableType:
 
 def _cells(site: SiteSummary) -> tuple[str, str, str, str, str, str]:
     where = slot_text(site.slot)
-    name = site.caller or str(site.key)
+    name = clean(site.caller or str(site.key))
     return (
         f"{name} ({where})" if where else name,
         human(site.warmup_bytes) if site.warmup_bytes else "-",
@@ -89,7 +98,7 @@ def _cells(site: SiteSummary) -> tuple[str, str, str, str, str, str]:
 def finding_block(finding: Finding) -> RenderableType:
     """Code, title, evidence, advice."""
     head = Text(f"{finding.code} {finding.severity}: ", style=STYLES[finding.severity])
-    head.append(f"{finding.caller or finding.site or 'run'}: {finding.title}")
+    head.append(f"{clean(finding.caller or finding.site or 'run')}: {finding.title}")
     body = "\n".join(evidence(finding))
     advice = Text(f"do: {finding.advice}", style="green") if finding.advice else Text("")
     return Group(head, Padding(Group(Text(body), advice), (0, 0, 1, 2)))

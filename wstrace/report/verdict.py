@@ -7,6 +7,7 @@ from pathlib import Path
 from wstrace.analysis.finding import Finding
 from wstrace.analysis.session import Session
 from wstrace.bounds.bound import Bound
+from wstrace.report.safe import clean
 from wstrace.units import exact, human
 
 MAX_LINES = 12
@@ -18,7 +19,8 @@ def sentence(session: Session) -> str:
     worst = next((f for f in session.findings if f.severity == "error"), None)
     if worst is not None:
         caller = worst.caller or worst.site or "a request"
-        return f"'{caller}' {worst.detail} ({worst.code})."
+        joint = ": " if worst.code == "WS301" else " "
+        return f"'{clean(caller)}'{joint}{worst.detail} ({worst.code})."
     if session.inconclusive:
         return f"Inconclusive: {session.inconclusive[0]}."
     return (
@@ -46,7 +48,7 @@ def _explain(finding: Finding) -> list[str]:
     lines = []
     if finding.layers:
         more = f" and {len(finding.layers) - 1} more" if len(finding.layers) > 1 else ""
-        lines.append(f"  layer: {finding.layers[0]}{more}")
+        lines.append(f"  layer: {clean(finding.layers[0])}{more}")
     if bound is not None and bound.drivers:
         lines.append(f"  why:   {why(bound)}")
     if bound is not None and bound.bytes is not None:
@@ -64,7 +66,7 @@ def why(bound: Bound) -> str:
 
 def _row(finding: Finding) -> str:
     size = human(finding.serving_bytes)
-    return f"  {finding.code} {finding.caller or finding.site}: {size}, {finding.title}"
+    return f"  {finding.code} {clean(finding.caller or finding.site)}: {size}, {finding.title}"
 
 
 def _next(session: Session, folder: Path, failed: bool) -> list[str]:

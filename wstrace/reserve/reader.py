@@ -37,12 +37,20 @@ def load(path: str | os.PathLike[str]) -> ReserveConfig:
     name = os.fspath(path)
     tree = _tree(_text(name), name)
     _check_kind(tree, name)
+    _check_whole(tree, name)
     try:
         config = msgspec.convert(tree, ReserveConfig)
     except (msgspec.ValidationError, OverflowError) as error:
         raise WstraceError(f"{name}: {error}", _REMAKE) from None
     _check(config, name)
     return config
+
+
+def _check_whole(tree: Any, name: str) -> None:
+    """A file that was cut at a line is valid YAML still; its last section then is missing."""
+    missing = [key for key in ("slots", "sites", "not_covered") if key not in tree]
+    if missing:
+        raise WstraceError(f"{name} has no `{missing[0]}:`: was it cut short?", _REMAKE)
 
 
 def _text(name: str) -> str:

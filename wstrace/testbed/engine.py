@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
 # Dynamo traces the model (profile_run happens, and fullgraph holds), but no C++ is compiled:
@@ -33,6 +33,7 @@ SERVE: Final = (
 )
 LOG_TAIL_LINES: Final = 12
 STOP_SECONDS: Final = 20.0
+WAIT_SECONDS: Final = 10.0
 
 
 def engine_env(
@@ -90,8 +91,9 @@ class Server:
 
     `arguments` come after `SERVE` and win over it. `before` is a command to put in front,
     such as `["wstrace", "run", "-o", "DIR", "--"]`. Output goes to the file `log`. Entering
-    waits until the server is ready and raises `WstraceError` with the end of the log if it
-    exits or `ready_seconds` pass. Leaving stops it; no process of the group survives.
+    waits until the server is ready (`on_wait(seconds)` is called every ten) and raises
+    `WstraceError` with the end of the log if it exits or `ready_seconds` pass. Leaving stops
+    it; no process of the group survives.
     """
 
     model: Path
@@ -102,6 +104,7 @@ class Server:
     prefix: Path = field(default_factory=lambda: Path(sys.prefix))
     ready_seconds: float = 300.0
     port: int = field(default_factory=free_port)
+    on_wait: Callable[[float], None] | None = None
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @property
@@ -156,12 +159,16 @@ class Server:
 
     def wait_ready(self) -> None:
         """Return once /health answers 200; `WstraceError` if it exits or takes too long."""
-        deadline = time.monotonic() + self.ready_seconds
+        started = said = time.monotonic()
+        deadline = started + self.ready_seconds
         while self._get("/health").status != 200:
             if self.exit_code is not None:
                 raise self._failed(f"the server exited with code {self.exit_code}")
             if time.monotonic() > deadline:
                 raise self._failed(f"the server was not ready in {self.ready_seconds:.0f} s")
+            if self.on_wait is not None and time.monotonic() - said > WAIT_SECONDS:
+                said = time.monotonic()
+                self.on_wait(said - started)
             time.sleep(0.2)
 
     def _failed(self, what: str) -> WstraceError:

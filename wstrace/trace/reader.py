@@ -71,6 +71,10 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
     if not files:
         return Trace(path, run or "", [], _meta(path), ["no trace file in this folder"])
     headers, torn = _headers(path, files)
+    if run is not None and run not in {h.run for _, h in headers}:
+        alone = _meta(path, run)
+        if alone is not None:
+            return Trace(path, run, [], alone, ["this run left no trace file"])
     chosen, notes = _choose_run(path, [h.run for _, h in headers], run, headers)
     notes += torn
     processes = []
@@ -80,8 +84,7 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
                 processes.append(read_file(file))
                 if progress is not None:
                     progress(file.stat().st_size)
-    meta = _meta(path)
-    return Trace(path, chosen, processes, meta if meta and meta.run == chosen else None, notes)
+    return Trace(path, chosen, processes, _meta(path, chosen), notes)
 
 
 @contextmanager
@@ -151,12 +154,22 @@ def _choose_run(
     ]
 
 
-def _meta(path: Path) -> Run | None:
-    file = (path if path.is_dir() else path.parent) / RUN_FILE
+def read_run(path: Path) -> Run | None:
+    """A run.json; None where there is none or it cannot be read."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Run)
+        return msgspec.json.decode(path.read_bytes(), type=Run)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def _meta(path: Path, run: str | None = None) -> Run | None:
+    """The run.json of `run` (None: the newest); a folder may hold those of several runs."""
+    folder = path if path.is_dir() else path.parent
+    for file in (folder / RUN_FILE, folder / f"run.{run}.json"):
+        found = read_run(file)
+        if found is not None and run in (None, found.run):
+            return found
+    return None
 
 
 def _unreadable(path: Path, error: OSError) -> WstraceError:

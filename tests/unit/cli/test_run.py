@@ -157,3 +157,46 @@ def test_a_symlink_in_the_way_is_refused(tmp_path: Path) -> None:
     assert code == 2
     assert "symbolic link" in err
     assert list((tmp_path / "real").iterdir()) == []
+
+
+def test_a_second_run_in_the_same_folder_keeps_the_first_ones_run_json(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    run("-q", "-o", str(folder), "--", sys.executable, "-c", "raise SystemExit(5)")
+    first = json.loads((folder / "run.json").read_text())
+    code, _, err = run("-o", str(folder), "--", "true")
+    assert code == 0
+    assert "never attached" in err
+    kept = json.loads((folder / f"run.{first['run']}.json").read_text())
+    assert kept == first
+    assert json.loads((folder / "run.json").read_text())["run"] != first["run"]
+
+
+def test_a_report_that_cannot_be_written_is_said_before_the_command_runs(
+    tmp_path: Path,
+) -> None:
+    code, out, err = run("--report", str(tmp_path / "no" / "x.html"), "--", "echo", "started")
+    assert (code, out) == (2, "")
+    assert "No folder" in err
+
+
+def test_a_traces_own_files_are_never_overwritten(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    run("-q", "-o", str(folder), "--", "true")
+    before = (folder / "run.json").read_bytes()
+    command = [sys.executable, "-m", "wstrace.cli.app", "report", str(folder)]
+    done = subprocess.run(
+        [*command, "-o", str(folder / "run.json")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "part of a trace" in done.stderr
+    assert (folder / "run.json").read_bytes() == before
+
+
+def test_a_folder_that_is_no_trace_is_said(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "wstrace.cli.app", "report", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "holds no trace" in done.stderr

@@ -54,4 +54,4 @@ def test_without_pyarrow_two_lines_say_what_to_do(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(WstraceError) as told:
         render_parquet(runs.crashed())
     assert "pyarrow" in told.value.message
-    assert "wstrace[parquet]" in told.value.hint
+    assert "pip install pyarrow" in told.value.hint

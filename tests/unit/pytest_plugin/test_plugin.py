@@ -215,7 +215,7 @@ def test_the_option_records_every_test_and_fails_none(suite: pytest.Pytester) ->
         [
             "*= wstrace =*",
             "*::test_escape: findings, arena 64.00 KiB: WS101 *_continuation_prefill",
-            "2 tests recorded an engine, 1 clean",
+            "2 tests judged by wstrace, 1 clean",
         ]
     )
     folders = sorted(p.parent.name for p in (suite.path / "kept").rglob("*.wst.jsonl"))
@@ -287,7 +287,7 @@ def test_under_xdist_each_worker_has_its_own_folder(suite: pytest.Pytester) -> N
     result = _run_apart(suite, "-n", "2", "--wstrace=kept", "--junit-xml=out.xml")
     result.assert_outcomes(passed=4, failed=1)
     result.stdout.fnmatch_lines(
-        ["*::test_escape: findings*WS101*", "5 tests recorded an engine, 4 clean"]
+        ["*::test_escape: findings*WS101*", "5 tests judged by wstrace, 4 clean"]
     )
     workers = {p.relative_to(suite.path / "kept").parts[0] for p in suite.path.rglob("*.jsonl")}
     assert workers == {"gw0", "gw1"}

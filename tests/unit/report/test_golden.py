@@ -137,3 +137,17 @@ def test_the_format_follows_the_extension_and_an_unknown_one_is_refused() -> Non
     with pytest.raises(WstraceError, match="xml"):
         format_of(None, "xml")
     assert reporter("markdown")([clean()]).startswith("### Clean")
+
+
+def test_control_and_direction_marks_reach_no_terminal_and_names_end() -> None:
+    hostile = continuation(256, DECODE_SIZE)
+    hostile.layer = "\x1b[31m\u202e" + "A" * 10_000
+    for render in (render_text, render_markdown):
+        text = render(session(process(*locked(DECODE_SIZE), hostile)))
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert len(text) < 6000
+
+
+def test_a_narrow_terminal_keeps_the_site() -> None:
+    assert "some_attn.py:747:" in render_text(crash(), 40).replace("\n", "")

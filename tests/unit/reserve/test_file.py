@@ -165,3 +165,14 @@ def test_unknown_limit_names_are_usable_when_recorded(path: Path) -> None:
     site = msgspec.structs.replace(CONTINUATION, drivers={"num_computed_tokens": "brand_new"})
     recorded = config(sites=[site], limits={"brand_new": 5})
     assert isinstance(load(_written(path, dumps(recorded))), ReserveConfig)
+
+
+def test_a_file_cut_at_any_line_is_refused(path: Path) -> None:
+    """A YAML file that was cut at a line end is valid YAML still."""
+    text = dumps(config())
+    assert load(_written(path, text)) == config()
+    lines = text.splitlines(keepends=True)
+    last = next(n for n, line in enumerate(lines) if line.startswith("not_covered:"))
+    for cut in range(1, last):
+        with pytest.raises(WstraceError):
+            load(_written(path, "".join(lines[:cut])))

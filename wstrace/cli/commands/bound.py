@@ -51,6 +51,11 @@ def command(
 
         values = read_model_config(model_config, values) | values
     worst = _site_bound(site, values) if site else _bare_bound(expression, values)
+    if worst.bytes is not None and worst.bytes < 0:
+        raise WstraceError(
+            f"{what} gives {worst.bytes}, which is no number of bytes.",
+            "Check the --set values.",
+        )
     if output == "json":
         typer.echo(json.dumps(_as_json(worst, site)))
     else:

@@ -36,7 +36,7 @@ def command(traces: TRACES, fmt: FORMAT = None, output: OUT = None, run: RUN = N
             "Compare two runs with `wstrace diff A B` or `wstrace report A B -o report.html`.",
         )
     sessions = read_sessions(traces, run)
-    if name == "text" and output is None:
+    if name == "text" and output is None and sys.stdout.isatty():
         _on_terminal(sessions[0])
         return
     write_output(reporter(name)(sessions), output)

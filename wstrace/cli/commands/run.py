@@ -18,7 +18,7 @@ from wstrace.cli.launch import run_child
 from wstrace.errors import WstraceError
 from wstrace.recorder.session import environment, make_trace_folder, new_run_id
 from wstrace.reserve import config as reserve_config
-from wstrace.trace.reader import RUN_FILE, Run
+from wstrace.trace.reader import RUN_FILE, Run, read_run
 from wstrace.trace.redact import redact_argv
 
 OUT = Annotated[
@@ -73,6 +73,9 @@ def command(
     if reserve is not None:
         reserve_config.load(reserve)
     _require(cmd[0])
+    largest = None if max_reserve is None else _bytes(max_reserve)
+    if report is not None:
+        _check_report(report)
     run = new_run_id()
     folder = make_trace_folder(output or Path(f"wstrace-{run}"))
     values = environment(
@@ -81,7 +84,7 @@ def command(
         on_growth=on_growth,
         reserve=reserve,
         reserve_policy=reserve_policy,
-        max_reserve=None if max_reserve is None else _bytes(max_reserve),
+        max_reserve=largest,
         check_views=check_views,
     )
     started = _start(folder, run, cmd, on_growth, reserve)
@@ -95,6 +98,17 @@ def _require(program: str) -> None:
     if shutil.which(program) is None:
         raise WstraceError(
             f"No such command: {program!r}.", "Check the command after `--`, and PATH."
+        )
+
+
+def _check_report(target: Path) -> None:
+    """What would fail after hours of serving fails now."""
+    from wstrace.report.choose import format_of
+
+    format_of(target, None)
+    if not target.parent.is_dir():
+        raise WstraceError(
+            f"No folder {target.parent} for --report.", "Make it, or name another."
         )
 
 
@@ -152,8 +166,11 @@ def _finish(folder: Path, started: Run, code: int) -> None:
 
 
 def _write(folder: Path, run: Run) -> None:
-    """run.json, whole or not at all, 0600."""
+    """run.json, whole or not at all, 0600; an earlier run's becomes run.ID.json."""
     path = folder / RUN_FILE
+    earlier = read_run(path)
+    if earlier is not None and earlier.run != run.run:
+        path.rename(folder / f"run.{earlier.run}.json")
     partial = folder / f".{RUN_FILE}.{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     handle = os.open(partial, flags, 0o600)
