@@ -52,6 +52,12 @@ def _for_arena(finding: Finding) -> list[str]:
         names = finding.worst.needs[:_MOST_NAMES]
         sets = " ".join(f"--set {name}=N" for name in names)
         return [*_upgrade(finding), f"wstrace triage {log} {sets}", f"or: {RECORD}"]
+    if finding.worst.contradiction:
+        return [
+            *_upgrade(finding),
+            f"wstrace triage {log} ...   (with the failing server's own numbers)",
+            f"or: {RECORD}",
+        ]
     return [RECORD, EAGER]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wstrace.triage import bounding, sizes, symptoms
+from wstrace.triage import bounding, contradiction, sizes, symptoms
 from wstrace.triage import frames as tracebacks
 from wstrace.triage.classify import classify
 from wstrace.triage.finding import Finding, Step
@@ -36,7 +36,9 @@ class Diagnosis:
 def diagnose(text: Text, settings: Settings, given: Given) -> Diagnosis:
     """The findings of one text."""
     refused = incidents(text.refusals)
-    findings = [_finding(refusal, text, settings, given) for refusal in refused]
+    findings = contradiction.spread(
+        _finding(refusal, text, settings, given) for refusal in refused
+    )
     findings += symptoms.findings(text, settings, given, findings)
     findings.sort(key=lambda finding: finding.at)
     line = findings[0].at if findings else None
@@ -47,7 +49,8 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
     config = settings.resolve(refusal.origin.line)
     version = _version(config)
     numbers = values(config, given, settings.model())
-    step = _step_of(refusal, text.steps)
+    steps = _near(refusal, text.steps)
+    step = _nearest(refusal, steps)
     module = _module(refusal)
     site = bounding.choose_site(refusal, module, version, numbers, step)
     factor = None
@@ -55,6 +58,8 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         factor = sizes.product(site, numbers, refusal.required, step)
     phase = tracebacks.phase(refusal.frames) or ("serving" if step else None)
     verdict = classify(refusal, site, phase, text, config)
+    worst = bounding.worst_case(site, numbers, factor, started=bool(text.kv))
+    worst = contradiction.checked(worst, site, numbers, refusal.required, steps)
     finding = Finding(
         verdict.code,
         verdict.kind,
@@ -70,7 +75,7 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         name=refusal.name,
         version=version,
         site=site,
-        worst=bounding.worst_case(site, numbers, factor, started=bool(text.kv)),
+        worst=worst,
         fixed_in=(site.first_fixed or None) if site else None,
         confidence=verdict.confidence,
         why=verdict.why,
@@ -80,7 +85,9 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         values=numbers,
         given=given.numbers,
     )
-    pinned = _exact(refusal, site, numbers, step, factor)
+    pinned = None
+    if not worst.contradiction:
+        pinned = _exact(refusal, site, numbers, step, factor)
     return _with_sizes(finding, refusal, text, pinned)
 
 
@@ -148,11 +155,15 @@ def _module(refusal: Refusal) -> str | None:
     return None
 
 
-def _step_of(refusal: Refusal, steps: Sequence[StepDump]) -> StepDump | None:
-    """The scheduler dump nearest to the failure: the engine prints it before or after."""
+def _near(refusal: Refusal, steps: Sequence[StepDump]) -> list[StepDump]:
+    """The scheduler dumps near the failure: the engine prints one before or after it."""
     line = refusal.origin.line
-    near = [step for step in steps if abs(step.origin.line - line) <= STEP_REACH]
-    return min(near, key=lambda step: abs(step.origin.line - line), default=None)
+    return [step for step in steps if abs(step.origin.line - line) <= STEP_REACH]
+
+
+def _nearest(refusal: Refusal, steps: Sequence[StepDump]) -> StepDump | None:
+    line = refusal.origin.line
+    return min(steps, key=lambda step: abs(step.origin.line - line), default=None)
 
 
 def _step(step: StepDump | None) -> Step | None:

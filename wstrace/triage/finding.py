@@ -29,6 +29,7 @@ class Worst:
     """What the site can ever need, in bytes; None while `needs` names missing numbers.
 
     `assumed` lists numbers that nobody gave: defaults, and what the log's own sizes fix.
+    `contradiction` says why the numbers cannot be the failing server's; then bytes is None.
     """
 
     bytes: int | None = None
@@ -36,6 +37,7 @@ class Worst:
     grade: Literal["proved", "fitted"] | None = None
     needs: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    contradiction: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ class Finding:
             "grade": worst.grade,
             "needs": list(worst.needs),
             "assumed": list(worst.assumed),
+            "contradiction": worst.contradiction or None,
         }
 
     def _lever(self) -> dict[str, str] | None:

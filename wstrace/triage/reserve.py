@@ -27,9 +27,13 @@ def config_of(report: Report) -> reserve.ReserveConfig:
 
     A log does not tell the whole layout of the model: the digest stays empty, and only the
     layout numbers that are known are compared with the engine. WstraceError: no site of the
-    report has a complete bound; the message names what is missing.
+    report has a complete bound (the message names what is missing), or the log contradicts
+    the numbers that a bound was computed with.
     """
     wanted = [f for f in report.findings if f.kind not in _SYMPTOMS]
+    wrong = next((f for f in wanted if f.worst.contradiction), None)
+    if wrong is not None:
+        raise _contradicted(wrong)
     covered = [f for f in wanted if f.worst.bytes is not None and f.code not in _NO_ARENA]
     if not covered:
         raise _incomplete(wanted)
@@ -52,6 +56,14 @@ def config_of(report: Report) -> reserve.ReserveConfig:
 def dumps(report: Report) -> str:
     """The config as commented YAML."""
     return reserve.dumps(config_of(report))
+
+
+def _contradicted(finding: Finding) -> WstraceError:
+    names = ", ".join(name.name for name in finding.site.names) if finding.site else ""
+    return WstraceError(
+        f"No reserve config for {finding.where}: {finding.worst.contradiction}.",
+        f"Give the failing server's own numbers, per rank: {names}.",
+    )
 
 
 def _incomplete(findings: Sequence[Finding]) -> WstraceError:

@@ -83,6 +83,17 @@ def exact(
     return Exact(sizes.pop(), f"only {driver} = {told} makes {amount.text}")
 
 
+def of_driver(
+    site: KnownSite, values: Mapping[str, int], driver: str, count: int
+) -> int | None:
+    """One request's bytes at a driver's value, where the driver is all that `values` lacks."""
+    request = _request(site)
+    numbers = _with_defaults(site, values)
+    if driver not in site.drivers or request.names - numbers.keys() != {driver}:
+        return None
+    return _evaluate(request, {**numbers, driver: count})
+
+
 def product(
     site: KnownSite, values: Mapping[str, int], amount: Amount, step: StepDump | None
 ) -> Product | None:

@@ -159,6 +159,8 @@ def needs_text(finding: Finding) -> str:
     if worst.bytes is not None:
         assumed = f"; {'; '.join(worst.assumed)}" if worst.assumed else ""
         return f"at most {exact(worst.bytes)}, {worst.grade}{assumed}"
+    if worst.contradiction:
+        return f"not known: {worst.contradiction}"
     if finding.code == "WS105":
         return "no bytes of the arena: an object made before the lock, once in each slot"
     if finding.file is None and finding.required_text is None:
@@ -168,6 +170,8 @@ def needs_text(finding: Finding) -> str:
             "not known: no rule for this site. It may grow with --max-num-batched-tokens, "
             "--max-num-seqs or --max-model-len; a trace tells which and how far"
         )
+    if not worst.needs:
+        return "not known for this site"
     places = {name.name: name.where() for name in finding.site.names}
     told = [f"{name} ({places.get(name, f'--set {name}=N')})" for name in worst.needs[:4]]
     more = f" and {len(worst.needs) - 4} more" if len(worst.needs) > 4 else ""
