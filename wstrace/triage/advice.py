@@ -51,7 +51,11 @@ def _for_arena(finding: Finding) -> list[str]:
     if finding.site is not None and finding.worst.needs:
         names = finding.worst.needs[:_MOST_NAMES]
         sets = " ".join(f"--set {name}=N" for name in names)
-        return [*_upgrade(finding), f"wstrace triage {log} {sets}", f"or: {RECORD}"]
+        return [
+            *_upgrade(finding),
+            f"wstrace triage {log}{_given(finding)} {sets}",
+            f"or: {RECORD}",
+        ]
     if finding.worst.contradiction:
         return [
             *_upgrade(finding),
@@ -62,8 +66,11 @@ def _for_arena(finding: Finding) -> list[str]:
 
 
 def _given(finding: Finding) -> str:
-    """The numbers that the person gave must be given again with --reserve."""
-    return "".join(f" --set {name}={value}" for name, value in finding.given.items())
+    """What the person gave, to be given again: the next call starts from the log alone."""
+    given = finding.given
+    model = f" --model-config {shlex.quote(str(given.model_config))}"
+    sets = "".join(f" --set {name}={value}" for name, value in given.numbers.items())
+    return (model if given.model_config is not None else "") + sets
 
 
 def is_older(version: str | None, fixed: str | None) -> bool:

@@ -83,7 +83,7 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         step=_step(step),
         times=refusal.times,
         values=numbers,
-        given=given.numbers,
+        given=given,
     )
     pinned = None
     if not worst.contradiction:

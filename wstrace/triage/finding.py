@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from wstrace.triage.numbers import Given
 from wstrace.triage.ranks import NOWHERE, Ranks
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Finding:
     step: Step | None = None
     times: int = 1
     values: dict[str, int] = field(default_factory=dict, repr=False)
-    given: dict[str, int] = field(default_factory=dict, repr=False)
+    given: Given = field(default_factory=Given, repr=False)
 
     @property
     def where(self) -> str:

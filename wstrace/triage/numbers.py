@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from wstrace.bounds import model_config
+from wstrace.bounds import known, model_config
 from wstrace.errors import WstraceError
+from wstrace.reserve.schema import LIMIT_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from wstrace.triage.settings import Value
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+_MAY_BE_ZERO: Final = ("num_speculative_tokens", "enable_expert_parallel", "enforce_eager")
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,10 @@ class Given:
 
 
 def parse_set(assignments: Iterable[str]) -> dict[str, int]:
-    """`NAME=N` texts. WstraceError: not of that form. N may be 64k (64000) or 64K (65536)."""
+    """`NAME=N` texts, N of 1 and more; it may be 64k (64000) or 64K (65536).
+
+    WstraceError: not of that form, or a name that no formula and no limit of vLLM has.
+    """
     from wstrace.triage.settings import integer
 
     found = {}
@@ -40,8 +45,27 @@ def parse_set(assignments: Iterable[str]) -> dict[str, int]:
                 f"--set takes NAME=N with an integer, not '{text}'.",
                 "For example: --set num_kv_heads=4 --set head_size=128",
             )
+        _refuse_unknown(name)
+        if number < 1 and name not in _MAY_BE_ZERO:
+            raise WstraceError(
+                f"--set {name} must be 1 or more, not {number}.",
+                "Leave a number out that is not known: the report names what it needs.",
+            )
         found[name] = number
     return found
+
+
+def _refuse_unknown(name: str) -> None:
+    from difflib import get_close_matches
+
+    names = LIMIT_NAMES.union(*(site.vocabulary for site in known.known_sites()))
+    if name in names:
+        return
+    near = get_close_matches(name, sorted(names), n=3, cutoff=0.5)
+    raise WstraceError(
+        f"--set knows no number called '{name}'.",
+        f"Did you mean {', '.join(near)}?" if near else "The report names what it needs.",
+    )
 
 
 def values(

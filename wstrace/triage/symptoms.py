@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from wstrace.bounds import known
 from wstrace.bounds.site import release_of
-from wstrace.triage import bounding, reasons
+from wstrace.triage import bounding, contradiction, reasons
 from wstrace.triage import frames as tracebacks
 from wstrace.triage.finding import Finding
 from wstrace.triage.numbers import values
@@ -187,6 +187,9 @@ def _of_resize(
     site = known.match(resize.file or "", resize.function or "", version)
     numbers = values(config, given, settings.model())
     exact = _locked(resize.after, text)
+    worst = bounding.worst_case(site, numbers)
+    if kind != "over_reserved":
+        worst = contradiction.checked(worst, site, numbers, resize.after, ())
     ubatch = resize.ubatch
     return Finding(
         code,
@@ -205,12 +208,13 @@ def _of_resize(
         slot=None if ubatch is None else (ubatch, resize.lane or 0),
         version=version,
         site=site,
-        worst=bounding.worst_case(site, numbers),
+        worst=worst,
         fixed_in=(site.first_fixed or None) if site else None,
         confidence=confidence,
         why=why,
         evidence=(f"line {resize.origin.line}: {resize.before.text} -> {resize.after.text}",),
         values=numbers,
+        given=given,
     )
 
 

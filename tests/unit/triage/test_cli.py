@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,36 @@ def test_set_fills_the_bound(log: Path) -> None:
     worst = made["findings"][0]["worst_case"]
     assert worst["bytes"] == 2 * 4 * 8000 * 256 * 2
     assert worst["grade"] == "proved"
+
+
+@pytest.mark.parametrize("text", ["num_kv_heads=0", "block_size=0", "head_size=-4"])
+def test_a_size_of_nothing_is_refused(log: Path, text: str) -> None:
+    with pytest.raises(WstraceError, match="--set"):
+        _run(str(log), "--set", text)
+
+
+def test_no_draft_tokens_is_a_number(log: Path) -> None:
+    assert "1 finding" in _run(str(log), "--set", "num_speculative_tokens=0")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(log: Path) -> None:
+    with pytest.raises(WstraceError, match="num_kv_head'") as refused:
+        _run(str(log), "--set", "num_kv_head=4")
+    assert "num_kv_heads" in str(refused.value.hint)
+
+
+def test_the_command_to_type_repeats_what_was_given(log: Path, tmp_path: Path) -> None:
+    model = tmp_path / "config of mine.json"
+    model.write_text(
+        '{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, '
+        '"hidden_size": 2048}',
+        "utf-8",
+    )
+    given = f"--model-config '{model}' --set max_model_len=8192"
+    shown = _run(str(log), "--model-config", str(model), "--set", "max_model_len=8192")
+    assert f"{given} --set block_size=N" in shown
+    shown = _run(str(log), *shlex.split(given), "--set", "block_size=16")
+    assert f"{given} --set block_size=16 --reserve" in shown
 
 
 def test_model_config_gives_per_rank_numbers(log: Path, tmp_path: Path) -> None:
