@@ -14,10 +14,21 @@ _CODE: Final = re.compile(
     r"|\b(?:grep|rg|ag|assert\w*|pytest\.raises|re\.\w+)\b.{0,80}[\"']"
     r"|[\"']\s*(?:in|==)\s.{0,60})$"
 )
+_LITERAL: Final = re.compile(
+    r"^(?:[+\-]?\s*\w[\w.]*(?:\s*:\s*\w+)? \+?= \(\s*|[+\-]\s{4,}\(?)"
+    r"[rfbu]{0,2}[\"'][^\"']{0,60}$"
+)
+_COMMENT: Final = re.compile(r"(?:[+\-]\s*|\s{4,})#\s")
+_HASH: Final = re.compile(r"\s*#\s")
+_SOURCE: Final = re.compile(
+    r"(?:\+\+\+|---) [ab]/|diff --git |@@ -\d|\+\s{2,}\S"
+    r"|\s*(?:async )?def \w+\(.*:\s*$|(?:from [\w.]+ )?import \w|\s*\w+ = \($"
+)
 _HUNK: Final = re.compile(r"@@ -\d+(?:,\d+)? \+\d+")
 _IN_DIFF: Final = re.compile(r"[+\- ]|$|\\ No newline")
 _WORKSPACE: Final = re.compile(r"[Ww]\s*orkspace is locked|[Ww]orkspace\s")
 HUNK_REACH: Final = 400
+SOURCE_REACH: Final = 5
 
 
 def is_talk(squeezed: Squeezed, position: int) -> bool:
@@ -28,7 +39,17 @@ def is_talk(squeezed: Squeezed, position: int) -> bool:
         return False
     found = _WORKSPACE.search(line.text)
     lead = line.text[max(0, found.start() - 200) : found.start()] if found else ""
-    return bool(_CODE.search(lead)) or _in_diff(squeezed, index)
+    if _CODE.search(lead) or _LITERAL.search(lead) or _COMMENT.match(lead):
+        return True
+    return _in_diff(squeezed, index) or _is_comment(squeezed, index)
+
+
+def _is_comment(squeezed: Squeezed, index: int) -> bool:
+    """True for `# ...` below source or a diff; alone it may be a heading of an issue."""
+    if not _HASH.match(squeezed.lines[index].text):
+        return False
+    before = squeezed.lines[max(0, index - SOURCE_REACH) : index]
+    return any(_SOURCE.match(line.text) and not line.label for line in before)
 
 
 def _in_diff(squeezed: Squeezed, index: int) -> bool:

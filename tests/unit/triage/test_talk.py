@@ -54,6 +54,12 @@ def test_no_finding(text: str) -> None:
         f'    assert "{MESSAGE}" in str(error)',
         f'grep -r "{MESSAGE}" logs/',
         f'message = f"{MESSAGE}"',
+        f'    msg = ("{MESSAGE}")',
+        f'+    msg = ("{MESSAGE[:70]}"\n+           "{MESSAGE[70:]}")',
+        f"    # e.g. AssertionError: {MESSAGE}",
+        f"+# regression: {MESSAGE}",
+        f"def test_it():\n# regression: {MESSAGE}",
+        f"+++ b/tests/test_ws.py\n+    call()\n# regression: AssertionError: {MESSAGE}",
         f'@@ -10,3 +10,4 @@ def test():\n line\n+    expected = """{MESSAGE}\n-    old',
     ],
 )
@@ -73,6 +79,23 @@ def test_a_log_after_a_diff_counts() -> None:
 
 def test_a_failure_inside_an_issue_template_counts() -> None:
     text = f"### Describe the bug\n\nWe get X MB too much:\n\n- {MESSAGE}\n"
+    assert len(read(text).findings) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"# [Bug]: AssertionError: {MESSAGE}",
+        f"## {MESSAGE}",
+        f'level=error msg="AssertionError: {MESSAGE}"',
+        f"- {MESSAGE}",
+        f'- "{MESSAGE}"',
+        f"- #41726: AssertionError: {MESSAGE}",
+        f"> AssertionError: {MESSAGE}",
+        f"Our code:\n\nimport vllm\n\nfails:\n\nAssertionError: {MESSAGE}",
+    ],
+)
+def test_what_people_paste_counts(text: str) -> None:
     assert len(read(text).findings) == 1
 
 
