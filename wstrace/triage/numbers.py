@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wstrace.triage.settings import Value
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-_MAY_BE_ZERO: Final = ("num_speculative_tokens", "enable_expert_parallel", "enforce_eager")
+_SWITCHES: Final = ("enable_", "enforce_", "async_")
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,19 @@ def parse_set(assignments: Iterable[str]) -> dict[str, int]:
                 "For example: --set num_kv_heads=4 --set head_size=128",
             )
         _refuse_unknown(name)
-        if number < 1 and name not in _MAY_BE_ZERO:
+        if number < 1 and not _may_be_zero(name):
             raise WstraceError(
                 f"--set {name} must be 1 or more, not {number}.",
                 "Leave a number out that is not known: the report names what it needs.",
             )
         found[name] = number
     return found
+
+
+def _may_be_zero(name: str) -> bool:
+    """Switches, and what vLLM itself leaves at 0, such as draft tokens."""
+    named = (site.vocabulary.get(name) for site in known.known_sites())
+    return name.startswith(_SWITCHES) or any(n is not None and n.default == 0 for n in named)
 
 
 def _refuse_unknown(name: str) -> None:

@@ -59,8 +59,11 @@ def test_a_size_of_nothing_is_refused(log: Path, text: str) -> None:
         _run(str(log), "--set", text)
 
 
-def test_no_draft_tokens_is_a_number(log: Path) -> None:
-    assert "1 finding" in _run(str(log), "--set", "num_speculative_tokens=0")
+@pytest.mark.parametrize(
+    "name", ["num_speculative_tokens", "max_image_tokens", "enable_expert_parallel"]
+)
+def test_what_may_be_absent_may_be_0(log: Path, name: str) -> None:
+    assert "1 finding" in _run(str(log), "--set", f"{name}=0")
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(log: Path) -> None:
