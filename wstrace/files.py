@@ -10,15 +10,15 @@ from pathlib import Path
 from wstrace.errors import WstraceError
 
 
-def write_output(text: str, target: Path | None, *, force: bool = True) -> None:
-    """Write `text` to stdout (None or `-`), or to a file by rename.
+def write_output(text: str | bytes, target: Path | None, *, force: bool = True) -> None:
+    """Write text or bytes to stdout (None or `-`), or to a file by rename.
 
     With `force` False an existing file is refused;
     a trace's own files always are. Raises WstraceError (exit 2) when the
     file cannot be written; then nothing is left behind.
     """
     if target is None or str(target) == "-":
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        _to_stdout(text)
         return
     if target.name == "run.json" or target.name.endswith(".wst.jsonl"):
         raise WstraceError(
@@ -27,18 +27,25 @@ def write_output(text: str, target: Path | None, *, force: bool = True) -> None:
     if (target.exists() or target.is_symlink()) and not force:
         raise WstraceError(f"{target} exists.", "Choose another -o, or add --force.")
     try:
-        _write_whole(text, target)
+        _write_whole(text.encode() if isinstance(text, str) else text, target)
     except OSError as error:
         raise WstraceError(
             f"Cannot write {target}: {error.strerror}.", "Give a folder that can be written."
         ) from error
 
 
-def _write_whole(text: str, target: Path) -> None:
+def _to_stdout(text: str | bytes) -> None:
+    if isinstance(text, bytes):
+        sys.stdout.buffer.write(text)
+    else:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def _write_whole(data: bytes, target: Path) -> None:
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         os.chmod(name, 0o644)
         os.replace(name, target)
     except BaseException:

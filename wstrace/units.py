@@ -25,7 +25,7 @@ def human(size: int | None) -> str:
     """`9.94 MiB` for 10420224; a dash for None."""
     if size is None:
         return "-"
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+    for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if abs(size) >= scale:
             return f"{size / scale:.2f} {unit}"
     return f"{size} B"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -78,25 +75,6 @@ def _write_bytes(session: Session, output: Path | None) -> None:
 
     if output is None:
         raise WstraceError("Parquet is not text.", "Give a file: -o requests.parquet.")
-    data = render_parquet(session)
-    if str(output) == "-":
-        sys.stdout.buffer.write(data)
-        return
-    try:
-        _write_whole(data, output)
-    except OSError as error:
-        raise WstraceError(
-            f"Cannot write {output}: {error.strerror}.", "Give a folder that can be written."
-        ) from error
+    from wstrace.files import write_output
 
-
-def _write_whole(data: bytes, target: Path) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
+    write_output(render_parquet(session), output)
