@@ -187,9 +187,11 @@ def own_capture_v2(folder: Path) -> Facts:
 
 
 def own_capture(folder: Path, v2: bool) -> Facts:
-    """Run the real method; its parts (graph manager, streams) are inert."""
+    """Run the real method; its parts (graph manager, streams) are inert. Serve one step."""
+    script = {"profile_run": lambda: ask(MIB), "execute_model": lambda: ask(MIB)}
     with recorded(folder):
-        engine = Engine({"profile_run": lambda: ask(MIB)}, v2=v2).start()
+        engine = Engine(script, v2=v2).start()
+        engine.step(a=5)
         return {"locked": workspace().current_workspace_manager().is_locked()} | {
             "runner": type(engine.wrapper.worker.model_runner).__module__
         }
