@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def one_line(text: str) -> str:
+    """`text` as one line: a line break or a control character (in a file name) is spelt."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class WstraceError(Exception):
     """A mistake in what wstrace was given. The CLI prints it as two lines and exits.
 

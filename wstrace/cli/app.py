@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+import traceback
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated
@@ -11,7 +13,9 @@ from typing import Annotated
 import typer
 
 import wstrace
-from wstrace.errors import WstraceError
+from wstrace.cli import outlet
+from wstrace.cli.usage import UsageError, as_error, refuse_empty
+from wstrace.errors import WstraceError, one_line
 
 COMMANDS = (
     "run",
@@ -29,6 +33,8 @@ COMMANDS = (
     "doctor",
 )
 PASS_THROUGH = {"run": {"allow_extra_args": True, "ignore_unknown_options": True}}
+
+USAGE, INTERRUPTED = 2, 130
 
 app = typer.Typer(
     name="wstrace",
@@ -60,7 +66,9 @@ def _root(
 
 
 def register_commands() -> None:
-    """Add every command of `COMMANDS` that this build has."""
+    """Add every command of `COMMANDS` that this build has, once."""
+    if app.registered_commands:
+        return
     for name in COMMANDS:
         module = f"wstrace.cli.commands.{name}"
         if find_spec(module):
@@ -70,15 +78,58 @@ def register_commands() -> None:
 
 
 def main() -> None:
-    """Entry point. A `WstraceError` becomes two lines on stderr and its exit code."""
+    """Entry point: exits with the command's code. An error is two lines on stderr.
+
+    Whatever goes wrong inside wstrace is exit code 2 (`--debug` shows where), because 1 has a
+    meaning of its own: `gate` found something. A reader that closed stdout is 141, as for
+    any program that SIGPIPE ends.
+    """
     register_commands()
+    outlet.prepare()
     try:
-        app()
+        code = _run(sys.argv[1:])
+        outlet.flush()
     except WstraceError as error:
         if os.environ.get("WSTRACE_DEBUG"):
-            raise
-        print(f"wstrace: {error.message}\n{error.hint}", file=sys.stderr)
-        sys.exit(error.exit_code)
+            traceback.print_exc()
+        print(f"wstrace: {one_line(error.message)}\n{one_line(error.hint)}", file=sys.stderr)
+        code = error.exit_code
+    except BrokenPipeError:
+        code = outlet.BROKEN
+    if code == outlet.BROKEN:
+        outlet.discard()
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    """The command's exit code; every error that is a person's to see as a WstraceError."""
+    try:
+        refuse_empty(words)
+        code = app(words, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except SystemExit as error:  # typer's own answer to a closed pipe, or a command's code
+        if isinstance(error.__context__, BrokenPipeError):
+            raise error.__context__ from None
+        return error.code if isinstance(error.code, int) else bool(error.code)
+    except typer.Abort:
+        return INTERRUPTED
+    except (WstraceError, BrokenPipeError):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            return USAGE  # the help is on the screen already
+        raise _told(error, words) from error
+
+
+def _told(error: Exception, words: list[str]) -> WstraceError:
+    if isinstance(error, UsageError):
+        return as_error(error, words, COMMANDS)
+    if isinstance(error, OSError):
+        return outlet.failure(error)
+    return WstraceError(
+        f"internal error: {type(error).__name__}: {error}",
+        f"This is a bug: report what `wstrace --debug {shlex.join(words)}` prints.",
+    )
 
 
 if __name__ == "__main__":

@@ -152,6 +152,8 @@ def parse_minimum(text: str) -> Minimum:
                 f"--min-exercise does not know {part!r}.",
                 f"Write {', '.join(MEASURES)} as NAME=NUMBER or NAME=SHARE%, by comma.",
             )
+        if name in wanted:
+            raise WstraceError(f"--min-exercise has {name} twice.", "Keep one of the two.")
         wanted[name] = parse_amount(amount)
         if name == "share" and wanted[name].share is None:
             raise WstraceError(

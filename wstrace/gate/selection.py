@@ -32,11 +32,17 @@ class Selection:
 def parse_selection(text: str) -> Selection:
     """`error`, `warning` (and above), `all`, `none`, `escapes`, codes, or several by comma.
 
-    Raises WstraceError (exit 2) for an empty or an unknown name.
+    Raises WstraceError (exit 2) for an empty or an unknown name, and for `none` with others.
     """
+    words = [part.strip() for part in text.split(",")]
+    if "none" in words and len(set(words)) > 1:
+        raise WstraceError(
+            f"--fail-on {text}: `none` goes with nothing else.",
+            "Leave `none` out, or the rest.",
+        )
     severities: frozenset[str] = frozenset()
     codes: frozenset[str] = frozenset()
-    for word in (part.strip() for part in text.split(",")):
+    for word in words:
         if word in SEVERITIES:
             severities |= SEVERITIES[word]
         elif word == "escapes":

@@ -85,6 +85,10 @@ def _by_extension(output: Path) -> str:
 
 def _checked(pairs: list[tuple[str, Path | None]]) -> list[tuple[str, Path | None]]:
     on_stdout = [name for name, path in pairs if path is None]
+    if len(set(on_stdout)) < len(on_stdout):
+        raise WstraceError(
+            "One format goes to stdout twice.", "Leave one out, or give it a file: NAME:PATH."
+        )
     if len(on_stdout) > 1 and not LINES.issuperset(on_stdout):
         raise WstraceError(
             f"{' and '.join(on_stdout)} cannot share stdout.",

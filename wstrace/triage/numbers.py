@@ -35,7 +35,7 @@ def parse_set(assignments: Iterable[str]) -> dict[str, int]:
     """
     from wstrace.triage.settings import integer
 
-    found = {}
+    found: dict[str, int] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
         number = integer(value.strip())
@@ -51,7 +51,10 @@ def parse_set(assignments: Iterable[str]) -> dict[str, int]:
                 f"--set {name} must be 1 or more, not {number}.",
                 "Leave a number out that is not known: the report names what it needs.",
             )
-        found[name] = number
+        if found.setdefault(name, number) != number:
+            raise WstraceError(
+                f"--set gives {name} twice: {found[name]} and {number}.", "Keep one of the two."
+            )
     return found
 
 

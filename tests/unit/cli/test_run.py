@@ -136,6 +136,10 @@ def test_the_verdict_is_short_and_on_stderr(tmp_path: Path) -> None:
         (["--"], "No command to run"),
         (["--", "no-such-program-anywhere"], "No such command"),
         (["--max-reserve", "lots", "--", "true"], "Not a size"),
+        (["--max-reserve", "1GiB", "--", "true"], "--max-reserve goes with --reserve"),
+        (["--reserve-policy", "skip", "--", "true"], "--reserve-policy goes with --reserve"),
+        (["--on-growht", "grow", "--", "true"], "No such option: --on-growht"),
+        (["-o", "", "--", "true"], "Empty value for -o"),
         (["--reserve", "no/such.yaml", "--", "true"], "no/such.yaml"),
     ],
 )

@@ -25,6 +25,12 @@ def _days(number: int) -> str:
     return (datetime.now(UTC).date() + timedelta(days=number)).isoformat()
 
 
+def _redate(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
 def _escape(folder: Path, computed: int, slot: Slot = traces.SLOT, host: str = "node0") -> Path:
     """A run whose continuation escapes in `slot` after `computed` tokens."""
     arena, slots = 64 * traces.KIB, {traces.SLOT, slot}
@@ -95,18 +101,38 @@ def test_an_entry_holds_to_the_end_of_its_last_day(
     days: int, code: int, gate: Gate, tmp_path: Path
 ) -> None:
     trace = _escape(tmp_path / "t", 2048)
-    found, _ = gate(trace, "--write-baseline", "known.jsonl", "--expires", _days(days))
-    assert found == code
+    gate(trace, "--write-baseline", "known.jsonl", "--expires", _days(40))
+    _redate(tmp_path / "known.jsonl", _days(40), _days(days))
     assert gate(trace, "--baseline", "known.jsonl")[0] == code
 
 
 def test_an_expired_entry_needs_a_new_date(gate: Gate, tmp_path: Path) -> None:
     trace = _escape(tmp_path / "t", 2048)
-    gate(trace, "--write-baseline", "known.jsonl", "--expires", _days(-3), "--reason", "why")
+    gate(trace, "--write-baseline", "known.jsonl", "--expires", _days(40), "--reason", "why")
+    _redate(tmp_path / "known.jsonl", _days(40), _days(-3))
     assert gate(trace, "--write-baseline", "known.jsonl")[0] == 1
     assert gate(trace, "--write-baseline", "known.jsonl", "--expires", _days(9))[0] == 0
     (entry,) = _entries(tmp_path / "known.jsonl")
     assert (entry["reason"], entry["expires"]) == ("why", _days(9))
+
+
+@pytest.mark.parametrize(("days", "code"), [(-1, 2), (-4000, 2), (0, 0), (1, 0)])
+def test_an_end_that_is_over_is_refused_and_nothing_is_written(
+    days: int, code: int, gate: Gate, tmp_path: Path
+) -> None:
+    trace = _escape(tmp_path / "t", 2048)
+    found, text = gate(trace, "--write-baseline", "known.jsonl", "--expires", _days(days))
+    assert found == code
+    assert (tmp_path / "known.jsonl").exists() == (code == 0)
+    assert code == 0 or "is over" in text
+
+
+@pytest.mark.parametrize("option", [["--expires", _days(9)], ["--reason", "why"]])
+def test_what_only_a_new_baseline_takes_is_not_ignored(
+    option: list[str], gate: Gate, tmp_path: Path
+) -> None:
+    code, text = gate(_escape(tmp_path / "t", 2048), *option)
+    assert (code, f"{option[0]} goes with --write-baseline FILE." in text) == (2, True)
 
 
 def test_fixed_entries_are_reported_and_leave_the_file(gate: Gate, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ def command(
     """
     site, expression = _target(what, vllm)
     values = _values(settings or [], site)
+    if site is None and model_config is None:
+        _refuse_unused(values, expression)
     if model_config is not None:
         from wstrace.bounds.model_config import read_model_config
 
@@ -84,17 +86,21 @@ def _target(what: str, vllm: str | None) -> tuple[KnownSite | None, str]:
 
 
 def _values(settings: list[str], site: KnownSite | None) -> dict[str, int]:
-    values = {}
-    for setting in settings:
-        name, _, text = setting.partition("=")
-        if not name.isidentifier() or not re.fullmatch(r"-?\d[\d_]*", text):
-            raise WstraceError(
-                f"--set {setting} is not NAME=INTEGER.", "For example --set max_model_len=32768"
-            )
-        values[name] = int(text)
+    from wstrace.cli.settings import integers
+
+    values = integers(settings, "max_model_len=32768")
     if site is not None:
         _refuse_unknown(values, site)
     return values
+
+
+def _refuse_unused(values: dict[str, int], expression: str) -> None:
+    """A misspelt name is no number of the expression."""
+    from wstrace.formula.expression import parse
+
+    unused = sorted(values.keys() - parse(expression).names)
+    if unused:
+        raise WstraceError(f"{expression} has no '{unused[0]}'.", "Check the --set names.")
 
 
 def _refuse_unknown(values: dict[str, int], site: KnownSite) -> None:

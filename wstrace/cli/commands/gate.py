@@ -11,6 +11,8 @@ import typer
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wstrace.gate.config import Config
     from wstrace.gate.judge import Judgement, Policy
 
@@ -22,7 +24,7 @@ RUN = Annotated[
     str | None, typer.Option("--run", help="Which run of a folder (default: newest).")
 ]
 FAIL_ON = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--fail-on", help="error (default), warning, all, none, escapes, or codes by comma."
     ),
@@ -96,13 +98,14 @@ def command(
     from wstrace.gate.runs import load_runs
     from wstrace.report.gate_formats import pair
 
+    today = datetime.now(UTC).date()
+    until = _until(expires, today)
+    _check_uses(write_baseline, reason, expires)
     settings = read_config(config or find_config(Path.cwd()))
     targets = pair(formats or [], output or [])
     known = _known(baseline or settings.baseline, write_baseline)
     policy = _policy(settings, fail_on, known, tolerance, min_exercise)
-    until = _date(expires)
     sessions = load_runs(traces, run, allow_unlocked=allow_unlocked or settings.allow_unlocked)
-    today = datetime.now(UTC).date()
     judgement = judge(sessions, policy, today)
     if write_baseline is not None:
         policy = _accept(write_baseline, judgement, policy, reason, until)
@@ -121,7 +124,7 @@ def _known(baseline: Path | None, written: Path | None) -> Path | None:
 
 def _policy(
     settings: Config,
-    fail_on: str | None,
+    fail_on: Sequence[str] | None,
     baseline: Path | None,
     tolerance: str | None,
     min_exercise: str | None,
@@ -133,23 +136,51 @@ def _policy(
     from wstrace.gate.reach import parse_minimum
     from wstrace.gate.selection import parse_selection
 
-    least = min_exercise or settings.min_exercise
+    least = _first("--min-exercise", min_exercise, settings.min_exercise)
+    chosen = ",".join(fail_on) if fail_on else None
     return Policy(
-        selection=parse_selection(fail_on or settings.fail_on or "error"),
+        selection=parse_selection(_first("--fail-on", chosen, settings.fail_on) or "error"),
         baseline=read_baseline(baseline) if baseline else {},
-        tolerance=parse_amount(tolerance or settings.tolerance or "0"),
+        tolerance=parse_amount(_first("--tolerance", tolerance, settings.tolerance) or "0"),
         limits=settings.limits,
-        minimum=parse_minimum(least) if least else {},
+        minimum=parse_minimum(least) if least is not None else {},
     )
 
 
-def _date(text: str | None) -> date | None:
+def _first(option: str, given: str | None, configured: str | None) -> str | None:
+    """The command line's value before the file's; an empty one is a mistake in either."""
+    value = configured if given is None else given
+    if value is not None and not value.strip():
+        raise WstraceError(
+            f"{option} is empty.",
+            f"Give a value, or leave it (or {option[2:]} in [tool.wstrace]) out.",
+        )
+    return value
+
+
+def _until(text: str | None, today: date) -> date | None:
+    """The last day of the new entries. One that is over would accept nothing: an error."""
     if text is None:
         return None
     try:
-        return date.fromisoformat(text)
+        until = date.fromisoformat(text)
     except ValueError as error:
         raise WstraceError(f"Not a date: {text!r}.", "Write it as 2027-01-31.") from error
+    if until < today:
+        raise WstraceError(
+            f"--expires {until} is over: today is {today} (UTC).",
+            "Give today or a later day, the last one on which the findings are accepted.",
+        )
+    return until
+
+
+def _check_uses(write_baseline: Path | None, reason: str, expires: str | None) -> None:
+    for option, given in (("--reason", reason), ("--expires", expires)):
+        if given and write_baseline is None:
+            raise WstraceError(
+                f"{option} goes with --write-baseline FILE.",
+                "To change an entry that exists, edit its line in the baseline.",
+            )
 
 
 def _accept(

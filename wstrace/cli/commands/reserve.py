@@ -56,6 +56,7 @@ def command(
     Example: wstrace reserve wstrace-20260101-abc/ -o reserve.yaml
     """
     from wstrace.cli.reading import read_sessions
+    from wstrace.cli.settings import integers, pairs
     from wstrace.files import write_output
     from wstrace.reserve.config import dumps
     from wstrace.reserve.from_session import plan_session
@@ -63,9 +64,9 @@ def command(
     from wstrace.units import parse_bytes
 
     wishes = Wishes(
-        cover=_pairs(cover, "--cover", "SITE=observed"),
+        cover=pairs(cover or (), "--cover", "SITE=observed"),
         budget=parse_bytes(budget) if budget is not None else None,
-        limits=_integers(_pairs(set_, "--set", "max_model_len=65536")),
+        limits=integers(set_ or (), "max_model_len=65536"),
     )
     session = read_sessions([trace], run)[0]
     made = plan_session(session, wishes)
@@ -73,29 +74,6 @@ def command(
     write_output(text, output, force=force)
     for line in [*_summary(made, output), *(f"Trace: {why}" for why in session.inconclusive)]:
         print(line, file=sys.stderr)
-
-
-def _pairs(given: list[str] | None, option: str, example: str) -> dict[str, str]:
-    from wstrace.errors import WstraceError
-
-    pairs = {}
-    for text in given or []:
-        name, equals, value = text.rpartition("=")
-        if not (name.strip() and equals and value.strip()):
-            raise WstraceError(
-                f"{option} {text}: not NAME=VALUE.", f"Write {option} {example}."
-            )
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
-def _integers(pairs: dict[str, str]) -> dict[str, int]:
-    from wstrace.errors import WstraceError
-
-    for name, value in pairs.items():
-        if not value.removeprefix("-").isdecimal() or len(value) > 20:
-            raise WstraceError(f"--set {name}={value}: not a whole number.", "Give an integer.")
-    return {name: int(value) for name, value in pairs.items()}
 
 
 def _summary(made: ReservePlan, output: Path | None) -> list[str]:

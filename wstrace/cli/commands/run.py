@@ -15,6 +15,7 @@ import typer
 
 import wstrace
 from wstrace.cli.launch import run_child
+from wstrace.cli.usage import refuse_unknown_option
 from wstrace.errors import WstraceError
 from wstrace.recorder.session import environment, make_trace_folder, new_run_id
 from wstrace.reserve import config as reserve_config
@@ -48,6 +49,17 @@ REPORT = Annotated[
     Path | None, typer.Option("--report", help="Also write a report when the command ends.")
 ]
 QUIET = Annotated[bool, typer.Option("-q", "--quiet", help="No verdict at the end.")]
+OPTIONS = (
+    "--output",
+    "--on-growth",
+    "--reserve",
+    "--reserve-policy",
+    "--max-reserve",
+    "--check-views",
+    "--report",
+    "--quiet",
+    "--help",
+)
 COMMAND = Annotated[list[str] | None, typer.Argument(metavar="-- CMD...", show_default=False)]
 
 
@@ -70,10 +82,10 @@ def command(
         raise WstraceError(
             "No command to run.", "Write it after `--`: wstrace run -- vllm serve MODEL"
         )
-    if reserve is not None:
-        reserve_config.load(reserve)
-    _require(cmd[0])
+    refuse_unknown_option(cmd, OPTIONS)
     largest = None if max_reserve is None else _bytes(max_reserve)
+    _check_reserve(reserve, reserve_policy, largest)
+    _require(cmd[0])
     if report is not None:
         _check_report(report)
     run = new_run_id()
@@ -92,6 +104,22 @@ def command(
     _finish(folder, started, code)
     _conclude(folder, run, quiet, report)
     raise typer.Exit(code)
+
+
+def _check_reserve(reserve: Path | None, policy: str, largest: int | None) -> None:
+    """A broken file is told before the command starts, and so is an option without effect."""
+    if reserve is not None:
+        reserve_config.load(reserve)
+    elif policy != "fail" or (largest is not None and not _inherited_reserve()):
+        option = "--reserve-policy" if policy != "fail" else "--max-reserve"
+        raise WstraceError(
+            f"{option} goes with --reserve FILE.",
+            "Make the file with `wstrace reserve TRACE -o reserve.yaml`, or leave it out.",
+        )
+
+
+def _inherited_reserve() -> bool:
+    return any(os.environ.get(f"{prefix}WSTRACE_RESERVE") for prefix in ("", "VLLM_"))
 
 
 def _require(program: str) -> None:
@@ -196,3 +224,9 @@ def _conclude(folder: Path, run: str, quiet: bool, report: Path | None) -> None:
             write_report([session], report)
     except WstraceError as error:
         print(f"wstrace: {error.message}\n{error.hint}", file=sys.stderr)
+    except Exception as error:  # the exit code stays the command's
+        print(
+            f"wstrace: internal error: {type(error).__name__}: {error}\n"
+            f"This is a bug: report what `wstrace --debug report {folder}` prints.",
+            file=sys.stderr,
+        )
