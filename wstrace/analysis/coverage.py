@@ -11,20 +11,9 @@ from itertools import product
 from wstrace.analysis.finding import Finding
 from wstrace.analysis.rank import RankView
 from wstrace.trace.reader import Trace
-from wstrace.trace.records import Ranks
+from wstrace.trace.records import Hook, Ranks
 
-ESSENTIAL = (
-    "WorkspaceManager",
-    "WorkspaceManager.__init__",
-    "._ensure_workspace_size",
-    ".lock",
-    ".unlock",
-    ".get_persistent_resource",
-    "MoEPermuteScratch.reserve",
-    ".compile_or_warm_up_model",
-    ".execute_model",
-)
-ON_GRAPHS = ("CUDAGraph.capture_begin", "CUDAGraph.capture_end")
+ON_GRAPHS = "CUDAGraph."
 
 
 def find(view: RankView) -> list[Finding]:
@@ -48,12 +37,12 @@ def _before_lock(view: RankView) -> list[Finding]:
 
 
 def _stood_down(view: RankView) -> list[Finding]:
-    lost = [h for h in view.hooks.values() if not h.set and _essential(view, h.name)]
+    lost = [h for h in view.hooks.values() if not h.set and _counts(view, h.name)]
     return [
         Finding(
             code="WS402",
             severity="inconclusive",
-            detail=f"the hook {hook.name} stood down: {hook.why}",
+            detail=lost_hook(hook),
             advice="Run `wstrace doctor` in this environment, and report the vLLM version.",
             ranks=(view.ranks,),
         )
@@ -61,10 +50,16 @@ def _stood_down(view: RankView) -> list[Finding]:
     ]
 
 
-def _essential(view: RankView, name: str) -> bool:
-    if name in ON_GRAPHS:
+def lost_hook(hook: Hook) -> str:
+    """What reports and the gate say of a hook that stood down."""
+    return f"the hook {hook.name} stood down: {hook.why}"
+
+
+def _counts(view: RankView, name: str) -> bool:
+    """Every hook counts; those on CUDA graphs only where the config has graphs."""
+    if name.startswith(ON_GRAPHS):
         return view.limits.get("cudagraph_mode") not in (None, "NONE")
-    return name.endswith(ESSENTIAL)
+    return True
 
 
 def _truncated(view: RankView) -> list[Finding]:
@@ -113,7 +108,8 @@ def reasons(
     if not trace.processes:
         return ["the folder holds no trace: the recorder never attached"]
     if not ranks:
-        return ["no worker left a trace: the recorder never attached to one"]
+        why = "no worker left a trace: the recorder never attached to one"
+        return [why, *_lost_anywhere(trace)]
     found = [f.detail for f in findings if f.severity == "inconclusive"]
     if not allow_unlocked and any(v.served and not v.locks for v in ranks):
         found.append("no lock was seen (expected for eager runs: --allow-unlocked)")
@@ -127,3 +123,9 @@ def reasons(
     ]
     found += [f"{p.unknown} records of an unknown kind" for p in trace.processes if p.unknown]
     return list(dict.fromkeys(found))
+
+
+def _lost_anywhere(trace: Trace) -> list[str]:
+    """Hooks that stood down in any process: without the door none of them is a worker."""
+    hooks = (r for p in trace.processes for r in p.records if isinstance(r, Hook))
+    return list(dict.fromkeys(lost_hook(hook) for hook in hooks if not hook.set))

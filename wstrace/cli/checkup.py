@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from wstrace.recorder import table
-from wstrace.recorder.memory import version_pair
+if TYPE_CHECKING:
+    from wstrace.cli.fit import Fit
 
 GROUP = "vllm.general_plugins"
-WORKSPACE = "vllm.v1.worker.workspace"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report: `bad` means that nothing (or too little) would be recorded."""
+    """One line of the report: `bad` means that nothing (or too little) would be recorded.
+
+    `hook` is the one that would stand down, as traces name it.
+    """
 
     name: str
     state: Literal["ok", "warn", "bad"]
     detail: str
     advice: str = ""
+    hook: str | None = None
 
 
 def run_all(folder: Path) -> list[Check]:
@@ -72,71 +73,29 @@ def _vllm() -> Check:
 
 
 def _hooks() -> Iterator[Check]:
-    """Whether each method that the recorder wraps is there, with the known signature."""
-    try:
-        workspace: Any = importlib.import_module(WORKSPACE)
-        manager = workspace.WorkspaceManager
-    except (ImportError, AttributeError) as error:
-        yield Check(
-            "WorkspaceManager",
-            "bad",
-            f"not found: {error}",
-            "This vLLM has no workspace (0.13+).",
-        )
-        return
-    for known in table.MANAGER:
-        yield _method(manager, known)
-    for known in table.MODULE:
-        yield _method(workspace, known)
-    yield from _workers()
+    """One line a place whose hooks all fit, one line a hook that would stand down."""
+    from wstrace.cli import fit
+
+    for place in fit.PLACES:
+        wrong = fit.misfits(place)
+        yield from (_misfit(found) for found in wrong)
+        if not wrong:
+            yield Check(place.name, "ok", f"{_methods(len(place.hooks))} as known")
 
 
-def _method(owner: Any, known: table.Known) -> Check:
-    method = inspect.getattr_static(owner, known.name, None)
-    why = known.misfit(method)
-    if not why:
-        return Check(known.label, "ok", "fits")
-    if method is None and _too_old_for(known):
-        return Check(known.label, "ok", f"vLLM has it from {known.since}")
-    return Check(
-        known.label,
-        "bad" if known.essential else "warn",
-        why,
-        "This hook stands down; look for a newer wstrace.",
-    )
+def _methods(count: int) -> str:
+    return f"all {count} methods are" if count > 1 else "the method is"
 
 
-def _too_old_for(known: table.Known) -> bool:
-    """True where this vLLM is older than the method."""
-    try:
-        here, since = version_pair(version("vllm")), version_pair(known.since)
-    except PackageNotFoundError:
-        return False
-    return here is not None and since is not None and here < since
-
-
-def _workers() -> Iterator[Check]:
-    """Worker and runner methods, on the classes of this vLLM that can be imported here."""
-    places = {
-        "vllm.v1.worker.gpu_worker:Worker": table.WORKER,
-        "vllm.v1.worker.gpu_model_runner:GPUModelRunner": table.RUNNER,
-        "vllm.v1.worker.gpu.model_runner:GPUModelRunner": table.RUNNER,
-    }
-    for place, hooks in places.items():
-        module, _, attribute = place.partition(":")
-        try:
-            owner = getattr(importlib.import_module(module), attribute)
-        except Exception as error:
-            yield Check(place, "warn", f"cannot be imported here: {type(error).__name__}")
-            continue
-        wrong = [
-            f"{known.name}: {why}"
-            for known in hooks
-            if (why := known.misfit(inspect.getattr_static(owner, known.name, None)))
-            and not _too_old_for(known)
-        ]
-        told = f"all {len(hooks)} methods fit" if not wrong else "; ".join(wrong)
-        yield Check(place, "warn" if wrong else "ok", told)
+def _misfit(found: Fit) -> Check:
+    """A missing worker class may be another platform's; a missing manager is the end."""
+    if found.hook:
+        advice = "This hook stands down and the gate is inconclusive: look for a newer wstrace."
+        return Check(found.hook, "bad", f"{found.why} ({found.place.name})", advice, found.hook)
+    if found.place.must:
+        advice = "This vLLM has no workspace (0.13+), or a newer wstrace is needed."
+        return Check(found.place.name, "bad", found.why, advice)
+    return Check(found.place.name, "warn", found.why)
 
 
 def _folder(folder: Path) -> Check:

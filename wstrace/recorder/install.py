@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +20,7 @@ from wstrace.recorder.guard import guarded
 from wstrace.recorder.imports import when_imported
 from wstrace.recorder.live import Live
 from wstrace.recorder.manager import hook_manager
-from wstrace.recorder.memory import fixed_kv
+from wstrace.recorder.memory import read_sizing
 from wstrace.recorder.persistent import wrap_permute_scratch
 from wstrace.recorder.settings import Settings, read_settings
 from wstrace.recorder.worker import Maker, Method, runner_makers, worker_makers
@@ -60,6 +61,7 @@ def uninstall() -> None:
 
 def _at_exit(live: Live) -> None:
     live.flush_counts(force=True)
+    guarded(live, "door", _look_for_door, live)
     if live.writer.path is not None:
         live.write(End(steps=live.steps.index))
     live.writer.close()
@@ -71,9 +73,21 @@ def _hook_door(live: Live, module: ModuleType) -> None:
         return
     owner = getattr(module, table.DOOR.owner, None)
     if not isinstance(owner, type):
-        live.hooks.stand_down(table.DOOR.label, f"no class {table.DOOR.owner}")
-        return
-    live.hooks.wrap(owner, table.DOOR, _init_device(live))
+        _no_door(live, f"no class {table.DOOR.owner} in {WORKER_MODULE}")
+    elif not live.hooks.wrap(owner, table.DOOR, _init_device(live)):
+        guarded(live, "door", live.write_waiting)
+
+
+def _no_door(live: Live, why: str) -> None:
+    """Nothing will be recorded here: say so now, since no worker record will come."""
+    live.hooks.stand_down(table.DOOR.label, why)
+    guarded(live, "door", live.write_waiting)
+
+
+def _look_for_door(live: Live) -> None:
+    """A process that had a workspace but no door: vLLM moved the door's module."""
+    if table.DOOR.label not in live.hooks.states and WORKSPACE_MODULE in sys.modules:
+        _no_door(live, f"{WORKER_MODULE} was never imported")
 
 
 def _init_device(live: Live) -> Maker:
@@ -104,7 +118,7 @@ def _before_init_device(live: Live, wrapper: Any) -> None:
 
 def _read_limits(live: Live, worker: Any) -> None:
     live.limits = read_limits(worker.vllm_config)
-    live.memory.fixed = fixed_kv(worker)
+    read_sizing(live, worker)
 
 
 def _hook_workspace(live: Live) -> None:

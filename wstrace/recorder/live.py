@@ -144,6 +144,10 @@ class Live:
         """Append the worker record, then what has waited for it."""
         self.write(record)
         self.has_worker_record = True
+        self.write_waiting()
+
+    def write_waiting(self) -> None:
+        """Append what has waited for a worker, also where none will be seen."""
         for waiting in self._waiting:
             self.write(waiting)
         self._waiting.clear()

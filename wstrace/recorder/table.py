@@ -1,8 +1,8 @@
 """The hook table: all that the recorder wraps in vLLM and PyTorch, and what it knows of it.
 
 A hook is set where the method is there and its parameters are the known ones; else that hook
-alone stands down, and the trace and `wstrace doctor` say so. Checked against the released
-sources of 0.13.0 to `CHECKED_WITH`.
+alone stands down, the trace and `wstrace doctor` say so, and the gate is inconclusive.
+Checked against the released sources of 0.13.0 to `CHECKED_WITH`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ class Known:
 
     `parameters` are the names that the hook relies on, from the first on: the rest is passed
     through, except where `exact` is set. `since` is the first vLLM that has it, "" for all.
-    Without an `essential` hook a trace cannot show that a run was clean.
     """
 
     owner: str
@@ -29,7 +28,6 @@ class Known:
     parameters: tuple[str, ...] = ("self",)
     exact: bool = False
     since: str = ""
-    essential: bool = False
 
     def misfit(self, original: Any) -> str:
         """Why this method cannot be wrapped; empty when it can."""
@@ -59,11 +57,11 @@ class Known:
 
 def _manager(name: str, why: str, *parameters: str, **more: Any) -> Known:
     exact = ("self", *parameters)
-    return Known("WorkspaceManager", name, why, exact, exact=True, essential=True, **more)
+    return Known("WorkspaceManager", name, why, exact, exact=True, **more)
 
 
 MANAGER: Final = (
-    Known("WorkspaceManager", "__init__", "a new manager: slots, device", essential=True),
+    Known("WorkspaceManager", "__init__", "a new manager: slots, device"),
     _manager("_ensure_workspace_size", "requests, growth, escapes", "required_bytes"),
     _manager("lock", "the lock, arena sizes"),
     _manager("unlock", "unlock of elastic EP", since="0.18"),
@@ -85,14 +83,8 @@ WORKER: Final = (
     Known(
         "Worker", "initialize_from_config", "KV blocks", parameters=("self", "kv_cache_config")
     ),
-    Known("Worker", "compile_or_warm_up_model", "phase warmup, serving", essential=True),
-    Known(
-        "Worker",
-        "execute_model",
-        "steps",
-        parameters=("self", "scheduler_output"),
-        essential=True,
-    ),
+    Known("Worker", "compile_or_warm_up_model", "phase warmup, serving"),
+    Known("Worker", "execute_model", "steps", parameters=("self", "scheduler_output")),
     Known("Worker", "sample_tokens", "drafts and V2 sampling belong to the step"),
     Known("Worker", "execute_dummy_batch", "idle steps of data parallel"),
     Known("Worker", "sleep", "phase sleep"),
@@ -107,8 +99,8 @@ RUNNER: Final = (
     Known("GPUModelRunner", "_dummy_run", "dummy steps"),
 )
 GRAPH: Final = (
-    Known("CUDAGraph", "capture_begin", "requests while capturing", essential=True),
-    Known("CUDAGraph", "capture_end", "generations that a graph holds", essential=True),
+    Known("CUDAGraph", "capture_begin", "requests while capturing"),
+    Known("CUDAGraph", "capture_end", "generations that a graph holds"),
     Known("CUDAGraph", "reset", "a graph is released"),
 )
 SCRATCH: Final = Known(
@@ -118,7 +110,6 @@ SCRATCH: Final = Known(
     ("self", "expanded_rows"),
     exact=True,
     since="0.32",
-    essential=True,
 )
 DOOR: Final = Known("WorkerWrapperBase", "init_device", "the door: finds all others")
 HOOKS: Final = (DOOR, *MANAGER, VIEWS, *MODULE, *WORKER, *RUNNER, *GRAPH, SCRATCH)
