@@ -17,7 +17,7 @@ from wstrace.errors import WstraceError
 from wstrace.recorder import arenas
 from wstrace.recorder.config import read_limits
 from wstrace.recorder.live import Live
-from wstrace.recorder.memory import free_memory
+from wstrace.recorder.memory import free_memory, window_now
 from wstrace.trace.records import Growth, ReserveEvent
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _write_growths(live: Live, manager: Any) -> None:
                 generation=live.arenas.generation(index),
                 address=after.address,
                 reserve=True,
-                window=live.memory.window(live.phases.current),
+                window=window_now(live),
                 manager=live.arenas.manager_id,
             )
         )

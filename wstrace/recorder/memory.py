@@ -1,20 +1,36 @@
 """What KV sizing counted: read in the worker, in bytes, not from the log's two decimals.
 
-Rules by version (a reservation's place decides whether KV sizing pays for it):
-up to 0.26 the measured window is load_model (as weights) and profile_run; from 0.28 on
-everything from the first memory snapshot in init_device to the end of profile_run.
+A reservation's place decides whether KV sizing pays for it. Up to 0.26 a GPU worker measures
+load_model (as weights) and profile_run; from 0.28 on all from the first memory snapshot in
+init_device to the end of profile_run. The matrix holds this against vLLM's own arithmetic.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from wstrace.recorder.table import CHECKED_WITH
 from wstrace.trace.records import Memory, Phase
 
+if TYPE_CHECKING:
+    from wstrace.recorder.live import Live
+
 Window = Literal["counted", "not counted", "unknown"]
+Sizing = Literal["gpu", "cpu", "other"]
 Version = tuple[int, int]
-FROM_SNAPSHOT: Version = (0, 28)
+FROM_SNAPSHOT: Final[Version] = (0, 28)
+SIZINGS: Final[dict[str, Sizing]] = {
+    "vllm.v1.worker.gpu_worker": "gpu",
+    "vllm.v1.worker.cpu_worker": "cpu",
+}
+FIXED: Final = {
+    "kv_cache_memory_bytes": "kv_cache_memory_bytes",
+    "num_gpu_blocks_override": "num_gpu_blocks_override",
+    "cpu_kvcache_space_bytes": "VLLM_CPU_KVCACHE_SPACE",  # up to 0.18 the only way on a CPU
+}
+DECIDING: Final = (".load_model", ".profile_run", ".determine_available_memory")
 
 
 def version_pair(text: str | None) -> Version | None:
@@ -25,33 +41,84 @@ def version_pair(text: str | None) -> Version | None:
     return int(parts[0]), int(parts[1])
 
 
+NEWEST_KNOWN: Final = version_pair(CHECKED_WITH) or (0, 0)
+
+
 @dataclass
 class MemoryState:
-    """`fixed` names the flag that fixes the KV size, if one does."""
+    """What decides whether an arena is paid for.
+
+    `fixed` names the setting that fixes the KV size, if one does. `sizing` is whose
+    determine_available_memory the worker runs. `measured`: that has looked, so the KV size
+    cannot change any more. `blind`: a hook that tells these phases apart stood down.
+    """
 
     vllm: Version | None = None
     fixed: str | None = None
+    sizing: Sizing = "gpu"
+    measured: bool = False
+    blind: bool = False
 
-    def window(self, phase: Phase) -> Window:
-        """Whether an arena made in `phase` is paid for in KV sizing."""
+    def window(
+        self, phase: Phase, *, snapshot: bool = True, in_estimate: bool = False
+    ) -> Window:
+        """Whether an arena made in `phase` is paid for in KV sizing.
+
+        `snapshot`: init_device had taken its memory snapshot. `in_estimate`: graphs were
+        being captured whose measured memory is subtracted; vLLM extrapolates it and takes
+        the larger of two modes, so an arena in it may count whole, in part or not at all.
+        """
         if self.fixed is not None:
             return "not counted"
-        if self.vllm is None:
+        if in_estimate:
             return "unknown"
-        if phase in ("load", "profile"):
+        if self.measured or phase not in ("init", "load", "profile"):
+            return "not counted"
+        if self.blind or self.vllm is None or self.vllm > NEWEST_KNOWN:
+            return "unknown"
+        if self.sizing != "gpu":  # a CPU worker counts the pages that were touched
+            return "unknown"
+        if phase != "init":
             return "counted"
-        if phase == "init":
-            return "counted" if self.vllm >= FROM_SNAPSHOT else "not counted"
-        return "not counted"
+        return "counted" if snapshot and self.vllm >= FROM_SNAPSHOT else "not counted"
+
+
+def window_now(live: Live) -> Window:
+    """The window of an arena that is made at this moment."""
+    state, phases = live.memory, live.phases
+    if any(h.name.endswith(DECIDING) for h in live.hooks.states.values() if not h.set):
+        state.blind = True
+    capturing = live.capture.active or live.steps.running or "capture" in phases.active
+    return state.window(
+        phases.current,
+        snapshot=hasattr(live.worker, "init_snapshot"),
+        in_estimate=phases.current == "graph-estimate" and capturing and estimate_applied(),
+    )
+
+
+def estimate_applied() -> bool:
+    """Whether this vLLM subtracts its estimate of graph memory (a flag; on from 0.20)."""
+    envs = sys.modules.get("vllm.envs")
+    return bool(getattr(envs, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", False))
+
+
+def read_sizing(live: Live, worker: Any) -> None:
+    """A worker starts: nothing is measured yet, and its class says how it will be."""
+    method = getattr(type(worker), "determine_available_memory", None)
+    live.memory.sizing = SIZINGS.get(getattr(method, "__module__", ""), "other")
+    live.memory.measured = False
+    live.memory.fixed = fixed_kv(worker)
+
+
+def profiled(live: Live) -> None:
+    """profile_run returned: a GPU worker reads its counters now, a CPU worker a little later."""
+    live.memory.measured = live.memory.measured or live.memory.sizing == "gpu"
 
 
 def fixed_kv(worker: Any) -> str | None:
     """The setting that fixes the KV cache's size and so hides a reserve from KV sizing."""
     cache = worker.vllm_config.cache_config
-    for name in ("kv_cache_memory_bytes", "num_gpu_blocks_override"):
-        if getattr(cache, name, None):
-            return name
-    return None
+    return next((shown for name, shown in FIXED.items() if getattr(cache, name, None)), None)
 
 
 def free_memory(worker: Any) -> tuple[int, int] | None:

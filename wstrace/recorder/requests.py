@@ -19,6 +19,7 @@ from wstrace.recorder import frames
 from wstrace.recorder.arenas import Arena, arena_of, slot_at, slot_index
 from wstrace.recorder.growth import may_grow, try_grow
 from wstrace.recorder.live import Entry, Live
+from wstrace.recorder.memory import window_now
 from wstrace.recorder.table import VIEWS
 from wstrace.trace.records import (
     Ask,
@@ -302,7 +303,7 @@ def _write_growth(
             capturing=live.capture.active,
             forced=novel.forced,
             kept_bytes=novel.kept_bytes,
-            window=live.memory.window(live.phases.current),
+            window=window_now(live),
             manager=live.arenas.manager_id,
         )
     )

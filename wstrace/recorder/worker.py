@@ -11,7 +11,7 @@ from wstrace.errors import WstraceError
 from wstrace.recorder.config import read_limits
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.live import Live
-from wstrace.recorder.memory import blocks_record, kv_record
+from wstrace.recorder.memory import blocks_record, fixed_kv, kv_record, profiled
 from wstrace.recorder.steps import StepKind
 from wstrace.trace.records import Limits, ReserveEvent
 
@@ -63,9 +63,13 @@ def _phase(name: str) -> Around:
     @contextmanager
     def context(live: Live, args: Any, kwargs: Any) -> Iterator[None]:
         with live.phases.inside(name):
+            if name == "profile_run":
+                guarded(live, "KV sizing", _refix, live)
             if name in RESERVE_AT:
                 apply_reserve(live, name)
             yield
+        if name == "profile_run":
+            profiled(live)
 
     return context
 
@@ -198,7 +202,13 @@ def _dummy(kind: StepKind) -> Around:
 # -- KV sizing -------------------------------------------------------------------------------
 
 
+def _refix(live: Live) -> None:
+    """A startup plan fixes the KV size within determine_available_memory, before profile_run."""
+    live.memory.fixed = fixed_kv(live.worker)
+
+
 def _sized(live: Live, worker: Any, result: Any, args: Any, kwargs: Any) -> None:
+    live.memory.measured = True
     live.write(kv_record(worker, result))
 
 
