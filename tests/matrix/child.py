@@ -17,7 +17,7 @@ from tests.matrix.stand_ins import load_vllm
 def main(sources: Path, out: Path, *names: str) -> None:
     """Run these scenarios (default: all) in this process, one after the other."""
     load_vllm(sources)
-    for scenes in ("scenes_manager", "scenes_lives", "scenes_findings"):
+    for scenes in ("scenes_manager", "scenes_lives", "scenes_findings", "scenes_sizing"):
         import_module(f"tests.matrix.{scenes}")
     from tests.matrix.kit import SCENARIOS
 

@@ -67,14 +67,6 @@ def engine_dummy() -> None:
 
 
 @scenario
-def early(folder: Path) -> Facts:
-    """An arena made right after the manager, in init_device."""
-    with recorded(folder) as live:
-        Kit(live).engine(init_device=lambda: ask(MIB))
-        return {}
-
-
-@scenario
 def sleeping(folder: Path) -> Facts:
     """sleep() and wake_up() between two steps."""
     with recorded(folder) as live:

@@ -58,20 +58,6 @@ def test_the_graph_of_the_memory_estimate_is_a_throwaway(run: Run) -> None:
     assert graphs[1].generations == [4]
 
 
-@shows("accounting: what KV sizing counted")
-def test_the_window_of_kv_sizing_is_that_of_this_version(run: Run) -> None:
-    windows = {g.phase: g.window for g in run.records("life", Growth)}
-    assert windows == {
-        "load": "counted",
-        "profile": "counted",
-        "graph-estimate": "not counted",
-        "kv-init": "not counted",
-    }
-    first = run.records("early", Growth)[0]
-    counted = run.version >= (0, 28)
-    assert (first.phase, first.window) == ("init", "counted" if counted else "not counted")
-
-
 @shows("V1: capture_model locks")
 def test_the_v1_runner_locks_in_its_own_capture_model(run: Run) -> None:
     facts = run.facts("own_capture_v1")

@@ -32,6 +32,8 @@ NEWEST = 3
 KEPT = (
     "vllm/envs.py",
     "vllm/utils/math_utils.py",
+    "vllm/utils/mem_constants.py",
+    "vllm/utils/mem_utils.py",
     "vllm/model_executor/layers/fused_moe/moe_permute_unpermute.py",
     "vllm/v1/core/sched/output.py",
     "vllm/v1/worker/gpu/model_runner.py",
@@ -42,7 +44,11 @@ KEPT = (
     "vllm/v1/worker/worker_base.py",
     "vllm/v1/worker/workspace.py",
 )
-ESSENTIAL = ("vllm/v1/worker/workspace.py", "vllm/v1/worker/ubatching.py")
+ESSENTIAL = (
+    "vllm/utils/mem_utils.py",
+    "vllm/v1/worker/ubatching.py",
+    "vllm/v1/worker/workspace.py",
+)
 
 
 class UnavailableError(Exception):

@@ -104,14 +104,21 @@ def estimate_applied() -> bool:
 
 def read_sizing(live: Live, worker: Any) -> None:
     """A worker starts: nothing is measured yet, and its class says how it will be."""
-    method = getattr(type(worker), "determine_available_memory", None)
-    live.memory.sizing = SIZINGS.get(getattr(method, "__module__", ""), "other")
+    live.memory.sizing = sizing_of(type(worker))
     live.memory.measured = False
     live.memory.fixed = fixed_kv(worker)
 
 
+def sizing_of(worker: type) -> Sizing:
+    """By the module of the method, hooked or not, or else of the class that has it."""
+    name = "determine_available_memory"
+    owner = next((kind for kind in worker.__mro__ if name in vars(kind)), worker)
+    places = (getattr(vars(owner).get(name), "__module__", ""), owner.__module__)
+    return next((SIZINGS[place] for place in places if place in SIZINGS), "other")
+
+
 def profiled(live: Live) -> None:
-    """profile_run returned: a GPU worker reads its counters now, a CPU worker a little later."""
+    """profile_run returned: a GPU worker reads its counters now, a CPU worker later."""
     live.memory.measured = live.memory.measured or live.memory.sizing == "gpu"
 
 

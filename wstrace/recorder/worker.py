@@ -203,7 +203,7 @@ def _dummy(kind: StepKind) -> Around:
 
 
 def _refix(live: Live) -> None:
-    """A startup plan fixes the KV size within determine_available_memory, before profile_run."""
+    """determine_available_memory may apply a startup plan, which fixes the KV size."""
     live.memory.fixed = fixed_kv(live.worker)
 
 
