@@ -7,6 +7,7 @@ import re
 from wstrace.errors import WstraceError
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_MOST = 1 << 50
 _SIZE = re.compile(r"(?i)\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*")
 
 
@@ -18,7 +19,10 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None:
         raise WstraceError(f"Not a size: {text!r}.", "Write it as 2GiB, 512MiB or in bytes.")
-    return round(float(match[1]) * _UNITS[match[2].lower()])
+    size = float(match[1]) * _UNITS[match[2].lower()]
+    if size > _MOST:
+        raise WstraceError(f"Too large: {text[:40]!r}.", "Give at most 1024 TiB.")
+    return round(size)
 
 
 def human(size: int | None) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import shlex
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,7 @@ from wstrace.analysis import coverage, escapes, memory, pointers
 from wstrace.analysis.finding import Finding, merge
 from wstrace.analysis.rank import RankView, SiteKey, SiteUse, read_rank
 from wstrace.bounds.bound import Bound, bound_site
+from wstrace.errors import one_line
 from wstrace.trace.reader import Progress, Trace, load
 from wstrace.trace.records import Ask, Leaf, Ranks, Slot
 
@@ -145,7 +147,15 @@ class Session:
             found += coverage.find(view)
         found += memory.find_across(self.ranks)
         found += coverage.find_missing(self.ranks)
-        return merge(found)
+        return [self._addressed(finding) for finding in merge(found)]
+
+    def _addressed(self, finding: Finding) -> Finding:
+        """Its advice with the trace as the user typed it, to be pasted into a shell."""
+        if "reserve TRACE" not in finding.advice:
+            return finding
+        named = one_line(shlex.quote(str(self.trace.path)))
+        advice = finding.advice.replace("reserve TRACE", f"reserve {named}")
+        return replace(finding, advice=advice)
 
     def bound_of(self, view: RankView) -> escapes.BoundOf:
         """The bound of a site in one rank, as a function of its key."""
@@ -154,7 +164,8 @@ class Session:
     @cached_property
     def inconclusive(self) -> list[str]:
         """Why this trace cannot show that the run was clean; empty when it can."""
-        return coverage.reasons(self.ranks, self.findings, self.trace, self.allow_unlocked)
+        found = coverage.reasons(self.ranks, self.findings, self.trace, self.allow_unlocked)
+        return list(dict.fromkeys([*found, *self.trace.doubts]))
 
     def verdict(self) -> Verdict:
         """`findings` when an error was found, else whether the trace can show `clean`."""

@@ -197,18 +197,63 @@ def _fails_above(size: int, bound: Bound, limits: Mapping[str, Limit]) -> str:
 
 
 def threshold(site: SiteReserve, size: int, limits: Mapping[str, Limit]) -> str:
-    """Where requests outgrow `size`, if one rising driver decides: ', num_reqs above 12'."""
+    """Where requests outgrow `size`, if one rising driver decides: ', num_reqs above 12'.
+
+    Empty where no request fits: see `smallest`.
+    """
+    driven = _driven(site, limits)
+    last = _last_within(driven, size) if driven else None
+    return f", {driven.name} above {last}" if driven and last is not None else ""
+
+
+def smallest(site: SiteReserve, limits: Mapping[str, Limit]) -> int | None:
+    """Bytes of the smallest request that the site makes, one of no bytes being none.
+
+    None where no single driver decides.
+    """
+    driven = _driven(site, limits)
+    if driven is None:
+        return None
+    empty = _last_within(driven, 0)
+    return driven.bytes(driven.low if empty is None else min(empty + 1, driven.high))
+
+
+@dataclass(frozen=True)
+class _Driven:
+    """A need that one driver decides, in its range."""
+
+    name: str
+    low: int
+    high: int
+    formula: expression.Expression
+    numbers: Mapping[str, int]
+
+    def bytes(self, value: int) -> int:
+        return self.formula.evaluate({**self.numbers, self.name: value})
+
+
+def _driven(site: SiteReserve, limits: Mapping[str, Limit]) -> _Driven | None:
+    """None where several drivers, or none, decide, or a number is missing."""
     if len(site.drivers) != 1 or site.formula is None:
-        return ""
+        return None
     ((name, limit),) = site.drivers.items()
-    formula = expression.parse(site.formula)
     numbers = {**numeric(limits), **site.constants}
+    low = site.lowest.get(name, 0)
     try:
-        low, high = site.lowest.get(name, 0), expression.parse(limit).evaluate(numbers) + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            over = formula.evaluate({**numbers, name: middle}) > size
-            low, high = (low, middle) if over else (middle, high)
+        high = max(low, expression.parse(limit).evaluate(numbers))
+        driven = _Driven(name, low, high, expression.parse(site.formula), numbers)
+        _last_within(driven, 0)  # evaluates at both ends and between
     except WstraceError:
-        return ""
-    return f", {name} above {low}"
+        return None
+    return driven
+
+
+def _last_within(driven: _Driven, size: int) -> int | None:
+    """The last value whose need is at most `size`; None where already the first is above."""
+    low, high = driven.low, driven.high + 1
+    if driven.bytes(low) > size:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if driven.bytes(middle) > size else (middle, high)
+    return low

@@ -21,10 +21,14 @@ def read_sessions(
     """The analysed traces. Raises WstraceError (exit 2) for what cannot be read."""
     sessions = _read(paths, run, allow_unlocked)
     for session in sessions:
-        if not session.trace.processes and session.trace.meta is None:
+        trace = session.trace
+        if not trace.processes and trace.meta is None:
+            why = f": {trace.doubts[0]}" if trace.doubts else ""
             raise WstraceError(
-                f"{session.trace.path} holds no trace.", "Give a folder made by `wstrace run`."
+                f"{trace.path} holds no trace{why}.", "Give a folder made by `wstrace run`."
             )
+        for doubt in trace.doubts:
+            print(f"wstrace: {doubt}.", file=sys.stderr)
     return sessions
 
 

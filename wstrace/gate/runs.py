@@ -39,4 +39,5 @@ def _joined(traces: list[Trace]) -> Trace:
         processes=list(processes.values()),
         meta=next((t.meta for t in traces if t.meta is not None), None),
         notes=list(dict.fromkeys(note for t in traces for note in t.notes)),
+        doubts=list(dict.fromkeys(doubt for t in traces for doubt in t.doubts)),
     )

@@ -10,8 +10,17 @@ import msgspec
 
 import wstrace
 from wstrace.bounds import affordability
-from wstrace.bounds.affordability import Point, Rung, curve, ladder, reserve_of, threshold
+from wstrace.bounds.affordability import (
+    Point,
+    Rung,
+    curve,
+    ladder,
+    reserve_of,
+    smallest,
+    threshold,
+)
 from wstrace.bounds.bound import Bound
+from wstrace.errors import WstraceError
 from wstrace.formula import expression
 from wstrace.reserve.live import site_bytes
 from wstrace.reserve.schema import (
@@ -95,7 +104,7 @@ def plan(
     limits = {**engine.limits, **what_ifs(wishes.limits or {}, engine)}
     chosen = covers(wishes.cover or {}, sites)
     reserves = [_reserve(site, chosen.get(site.name), engine, limits) for site in sites]
-    reserves = [r for r in reserves if r.bytes]
+    reserves = [r for r in reserves if r.bytes or r.cover == "given"]
     given = [_within(r, _per_slot(wishes.budget, engine)) for r in reserves]
     total = max((_up(r.bytes) for r in given), default=0)
     everything = {**limits, **engine.given}
@@ -115,7 +124,7 @@ def plan(
     )
     return ReservePlan(
         config,
-        can_fail=tuple(_can_fail(given, needs, everything)),
+        can_fail=tuple(_can_fail(given, needs, everything, total)),
         ladders=_ladders(sites, needs, engine, everything),
         curves={site.name: curve(site.bound, everything, engine.memory) for site in sites},
         needs=needs,
@@ -156,7 +165,13 @@ def _chosen(choice: str, site: SiteBound) -> tuple[int, Cover]:
         return seen, "observed"
     if choice == "p99":
         return site.p99 if site.p99 is not None else seen, "p99"
-    return parse_bytes(choice), "given"
+    try:
+        return parse_bytes(choice), "given"
+    except WstraceError:
+        raise WstraceError(
+            f"--cover {site.function}={choice}: no such choice.",
+            "Use bound, observed, p99, or a size such as 64MiB.",
+        ) from None
 
 
 def _per_slot(budget: int | None, engine: Engine) -> int | None:
@@ -196,26 +211,38 @@ def _unbounded(sites: Sequence[SiteBound]) -> list[NotCovered]:
 
 
 def _can_fail(
-    given: Sequence[SiteReserve], needs: Mapping[str, int], limits: Mapping[str, Limit]
+    given: Sequence[SiteReserve],
+    needs: Mapping[str, int],
+    limits: Mapping[str, Limit],
+    arena: int,
 ) -> list[str]:
-    """One sentence for each site that can ask for more than it gets."""
-    told = []
-    for reserve in given:
-        size, need = reserve.bytes, needs[reserve.site]
-        if reserve.cover == "bound":
-            continue
-        if reserve.grade == "observed":
-            told.append(
-                f"{reserve.site}: {human(size)} is only what was seen or given; a larger "
-                "request can still fail."
-            )
-        elif need > size:
-            told.append(
-                f"{reserve.site}: gets {human(size)}, can need {human(need)} "
-                f"({reserve.grade}); a request above that still fails"
-                f"{threshold(reserve, size, limits)}."
-            )
-    return told
+    """One sentence for each site that can ask for more than it gets; it shares an `arena`
+    that other sites may have made larger."""
+    return [
+        f"{reserve.site}: {told}"
+        for reserve in given
+        if reserve.cover != "bound"
+        and (told := _shortage(reserve, needs[reserve.site], limits, arena))
+    ]
+
+
+def _shortage(
+    reserve: SiteReserve, need: int, limits: Mapping[str, Limit], arena: int
+) -> str | None:
+    size = reserve.bytes
+    least = smallest(reserve, limits)
+    if not arena or (least is not None and least > arena):
+        needs = f", its smallest request needs {human(least)}" if least else ""
+        return f"gets {human(size)}{needs}: nothing fits, no request of this site is safe."
+    if reserve.grade == "observed":
+        return f"{human(size)} is only what was seen or given; a larger request can still fail."
+    if need <= size:
+        return None
+    above = "that" if arena - size < _PAGE else f"the arena's {human(arena)}"
+    return (
+        f"gets {human(size)}, can need {human(need)} ({reserve.grade}); a request above "
+        f"{above} still fails{threshold(reserve, arena, limits)}."
+    )
 
 
 def _need(site: SiteBound, engine: Engine, limits: Mapping[str, Limit]) -> int:

@@ -17,10 +17,14 @@ from wstrace.reserve.schema import (
     VERSION,
     ReserveConfig,
     SiteReserve,
+    layout,
+    model_digest,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from wstrace.trace.records import Limit
 
 MAX_FILE: Final = 1 << 20
 MAX_DEPTH: Final = 12
@@ -153,8 +157,36 @@ def _check(config: ReserveConfig, name: str) -> None:
                 f"{name}: {what}: {size} bytes is not a size (0 to 2**50).", _REMAKE
             )
     _check_slots(config, name)
+    _check_model(config, name)
     for site in config.sites:
         _check_site(site, LIMIT_NAMES | config.limits.keys(), name)
+
+
+def _check_model(config: ReserveConfig, name: str) -> None:
+    """Layout, digest and limits say one thing three times: an edit of one of them is found.
+
+    An empty digest (a config made from a log) stands for what the log showed, no more.
+    """
+    model, limits = config.model, layout(config.limits)
+    partial = not model.digest
+    for key in sorted(model.layout.keys() | limits.keys()):
+        told, meant = model.layout.get(key), limits.get(key)
+        if told != meant and not (partial and None in (told, meant)):
+            raise WstraceError(
+                f"{name}: {key} is {_shown(told)} in the model's layout and {_shown(meant)} in "
+                "the limits: one was edited.",
+                _REMAKE,
+            )
+    if not partial and model.digest != model_digest(config.limits):
+        raise WstraceError(
+            f"{name}: the digest {model.digest} is not that of the file's own layout "
+            f"({model_digest(config.limits)}): one was edited.",
+            _REMAKE,
+        )
+
+
+def _shown(value: Limit) -> str:
+    return "absent" if value is None else str(value)
 
 
 def _check_slots(config: ReserveConfig, name: str) -> None:

@@ -90,13 +90,21 @@ def _near(name: str, known: frozenset[str]) -> str:
 
 
 def covers(wanted: Mapping[str, str], sites: Sequence[SiteBound]) -> dict[str, str]:
-    """The choice for each named site, by full name. WstraceError for a site nobody knows."""
+    """The choice for each named site, by full name.
+
+    Raises WstraceError for a site nobody knows, and for one that two keys give otherwise.
+    """
     found: dict[str, str] = {}
     for key, choice in wanted.items():
         named = [s.name for s in sites if _is(key, s)]
         if not named:
             seen = ", ".join(site.name for site in sites) or "none"
             raise WstraceError(f"No site is called {key!r}.", f"The trace has: {seen}.")
+        clash = next((n for n in named if found.get(n, choice) != choice), None)
+        if clash is not None:
+            raise WstraceError(
+                f"{clash} is given twice: {found[clash]} and {choice}.", "Keep one of the two."
+            )
         found |= dict.fromkeys(named, choice)
     return found
 

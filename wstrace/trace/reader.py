@@ -12,25 +12,15 @@ import msgspec
 
 from wstrace.errors import WstraceError
 from wstrace.trace.records import FORMAT, AnyRecord, Header, Record, Worker
+from wstrace.trace.run_file import RUN_FILE as RUN_FILE
+from wstrace.trace.run_file import Run as Run
+from wstrace.trace.run_file import find_run
+from wstrace.trace.run_file import read_run as read_run
 
 SUFFIX = ".wst.jsonl"
-RUN_FILE = "run.json"
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _decode = msgspec.json.Decoder(AnyRecord).decode
 Progress = Callable[[int], None]
-
-
-class Run(msgspec.Struct, omit_defaults=True):
-    """run.json: what `wstrace run` started, and how it ended."""
-
-    run: str
-    command: list[str]
-    started: str
-    wstrace: str
-    ended: str | None = None
-    exit_code: int | None = None
-    on_growth: str = "raise"
-    reserve: str | None = None
-    versions: dict[str, str] = {}
 
 
 @dataclass
@@ -51,13 +41,17 @@ class ProcessTrace:
 
 @dataclass
 class Trace:
-    """One run: its processes, run.json where there is one, and what the reader has to say."""
+    """One run: its processes, run.json where there is one, and what the reader has to say.
+
+    `doubts` are what keeps the trace from showing that its run was clean.
+    """
 
     path: Path
     run: str
     processes: list[ProcessTrace]
     meta: Run | None = None
     notes: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
 
 def load(path: Path, run: str | None = None, progress: Progress | None = None) -> Trace:
@@ -68,15 +62,14 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
     for a path that is missing, empty, unreadable, not a trace, or of another format.
     """
     files = _files(path)
+    meta, doubts = find_run(path, run)
     if not files:
-        return Trace(path, run or "", [], _meta(path), ["no trace file in this folder"])
+        return Trace(path, run or "", [], meta, ["no trace file in this folder"], doubts)
     headers, torn = _headers(path, files)
-    if run is not None and run not in {h.run for _, h in headers}:
-        alone = _meta(path, run)
-        if alone is not None:
-            return Trace(path, run, [], alone, ["this run left no trace file"])
+    if meta is not None and _left_nothing(path, meta, run, [h for _, h in headers]):
+        return Trace(path, meta.run, [], meta, [f"run {meta.run} left no trace file"], doubts)
     chosen, notes = _choose_run(path, [h.run for _, h in headers], run, headers)
-    notes += torn
+    meta, doubts = find_run(path, chosen)
     processes = []
     with _uncollected():
         for file, header in headers:
@@ -84,7 +77,17 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
                 processes.append(read_file(file))
                 if progress is not None:
                     progress(file.stat().st_size)
-    return Trace(path, chosen, processes, _meta(path, chosen), notes)
+    return Trace(path, chosen, processes, meta, [*notes, *torn], doubts)
+
+
+def _left_nothing(path: Path, meta: Run, wanted: str | None, headers: list[Header]) -> bool:
+    """True where the run that is asked for has a run.json and no trace file.
+
+    Without `wanted` that is the newest: older runs of the folder must not speak for it.
+    """
+    if meta.run in {header.run for header in headers} or not path.is_dir():
+        return False
+    return wanted is not None or meta.started_ns > max(header.wall_ns for header in headers)
 
 
 @contextmanager
@@ -154,24 +157,6 @@ def _choose_run(
     ]
 
 
-def read_run(path: Path) -> Run | None:
-    """A run.json; None where there is none or it cannot be read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Run)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def _meta(path: Path, run: str | None = None) -> Run | None:
-    """The run.json of `run` (None: the newest); a folder may hold those of several runs."""
-    folder = path if path.is_dir() else path.parent
-    for file in (folder / RUN_FILE, folder / f"run.{run}.json"):
-        found = read_run(file)
-        if found is not None and run in (None, found.run):
-            return found
-    return None
-
-
 def _unreadable(path: Path, error: OSError) -> WstraceError:
     return WstraceError(
         f"Cannot read {path}: {error.strerror or error}.", "Check the path and its permissions."
@@ -189,7 +174,7 @@ def read_header(path: Path) -> Header:
         raise WstraceError(f"{path} is empty.", "Give a trace folder made by `wstrace run`.")
     try:
         header = _decode(first)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise _foreign(path) from error
     if not isinstance(header, Header):
         raise _foreign(path)
@@ -217,7 +202,7 @@ def read_file(path: Path) -> ProcessTrace:
     for number, line, complete in _lines(path):
         try:
             process.records.append(_decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             if not complete:
                 process.cut = True
             elif _is_unknown_kind(line):
@@ -244,7 +229,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
 def _is_unknown_kind(line: bytes) -> bool:
     try:
         found = msgspec.json.decode(line)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return False
     known = {kind.__struct_config__.tag for kind in AnyRecord.__args__}
     return (

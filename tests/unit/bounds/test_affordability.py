@@ -13,9 +13,11 @@ from wstrace.bounds.affordability import (
     kv_cost,
     ladder,
     reserve_of,
+    smallest,
     threshold,
 )
 from wstrace.bounds.bound import Bound
+from wstrace.reserve.schema import SiteReserve
 from wstrace.trace.records import Limit, Memory
 
 LIMITS: dict[str, Limit] = {"max_model_len": 32768, "block_size": 16, "max_num_seqs": 8}
@@ -75,6 +77,31 @@ def test_the_threshold_is_the_last_length_that_fits() -> None:
         threshold(reserve_of(BOUND), _need(2049), LIMITS) == ", num_computed_tokens above 2048"
     )
     assert threshold(reserve_of(replace(BOUND, drivers={})), 1, LIMITS) == ""
+
+
+def _rows(lowest: dict[str, int]) -> SiteReserve:
+    """A KiB a request, as a decode scratch asks: a step of none does not ask."""
+    return SiteReserve(
+        site="a.py:f",
+        grade="proved",
+        bytes=8192,
+        formula="1024 * num_reqs",
+        drivers={"num_reqs": "max_num_seqs"},
+        lowest=lowest,
+    )
+
+
+@pytest.mark.parametrize("lowest", [{}, {"num_reqs": 1}])
+def test_the_smallest_request_is_one_of_some_bytes(lowest: dict[str, int]) -> None:
+    assert smallest(_rows(lowest), LIMITS) == 1024
+    assert smallest(reserve_of(BOUND), LIMITS) == 2 * 4 * 16 * 128 * 2
+    assert smallest(reserve_of(replace(BOUND, drivers={})), LIMITS) is None
+
+
+def test_the_threshold_names_no_request_that_does_not_fit() -> None:
+    assert threshold(_rows({"num_reqs": 1}), 1023, LIMITS) == ""
+    assert threshold(_rows({"num_reqs": 1}), 1024, LIMITS) == ", num_reqs above 1"
+    assert threshold(_rows({"num_reqs": 1}), 4095, LIMITS) == ", num_reqs above 3"
 
 
 def test_absurd_is_a_quarter_of_the_kv_cache() -> None:

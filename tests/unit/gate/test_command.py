@@ -24,6 +24,12 @@ def _never_attached(folder: Path) -> Path:
     return folder
 
 
+def _broken_run_file(folder: Path) -> Path:
+    traces.clean(folder)
+    (folder / "run.json").write_text('{"run":"r","command":["vllm"')
+    return folder
+
+
 def _only_the_api_server(folder: Path) -> Path:
     traces.Run(folder).process()
     return folder
@@ -49,6 +55,7 @@ SITUATIONS = [
     pytest.param(_two_ranks(traces.clean), 3, "1 of 2 ranks", id="a rank missing"),
     pytest.param(traces.killed_before_lock, 3, "before the lock", id="killed before the lock"),
     pytest.param(traces.refused, 3, "reserve was refused", id="reserve refused"),
+    pytest.param(_broken_run_file, 3, "run.json cannot be read", id="broken run.json"),
 ]
 
 
@@ -106,6 +113,18 @@ def test_usage_errors_exit_2(
     traces.clean(tmp_path / "here")
     code, text = gate(*arguments)
     assert (code, says in text) == (2, True), text
+
+
+@pytest.mark.parametrize(
+    ("name", "typed"), [("here", "here"), ("a b'c", "'a b'\"'\"'c'"), ("x\ny", "'x\\ny'")]
+)
+def test_advice_names_the_trace_as_it_was_typed(
+    name: str, typed: str, gate: Gate, tmp_path: Path
+) -> None:
+    traces.escape(tmp_path / name)
+    text = gate(name)[1]
+    assert f"wstrace reserve {typed} -o reserve.yaml" in text
+    assert "TRACE" not in text
 
 
 def test_no_trace_at_all_exits_2(gate: Gate) -> None:

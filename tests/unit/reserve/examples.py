@@ -48,10 +48,11 @@ SCRATCH = SiteReserve(
 
 
 def config(**changes: object) -> ReserveConfig:
-    """Two sites in two slots; `changes` replaces fields."""
+    """Two sites in two slots; `changes` replaces fields. The model is that of the limits."""
+    limits: dict[str, Limit] = changes.get("limits", LIMITS)  # type: ignore[assignment]
     fields: dict[str, object] = {
         "made_by": "wstrace 0.1",
-        "model": Model(name="tiny", digest=model_digest(LIMITS), layout=layout(LIMITS)),
+        "model": Model(name="tiny", digest=model_digest(limits), layout=layout(limits)),
         "limits": LIMITS,
         "slots": [SlotReserve(bytes=4194304), SlotReserve(lane=1, bytes=4194304)],
         "sites": [CONTINUATION, SCRATCH],

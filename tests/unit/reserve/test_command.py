@@ -184,6 +184,12 @@ def test_an_existing_file_stays_without_force(run: Run, trace: Path, tmp_path: P
     [
         ["--set", "max_model_len"],
         ["--set", "max_model_len=long"],
+        ["--set", "max_model_len="],
+        ["--set", "max_model_len=" + "9" * 30],
+        ["--set", "max_model_len=64", "--set", "max_model_len=128"],
+        ["--cover", f"{SITE}="],
+        ["--cover", f"{SITE}=p99", "--cover", f"{SITE}=bound"],
+        ["--budget", "9" * 400],
         ["--set", "no_such_limit=1"],
         ["--set", "num_kv_heads=4"],
         ["--cover", "Nobody=observed"],

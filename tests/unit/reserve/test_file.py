@@ -11,10 +11,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.reserve.examples import CONTINUATION, SCRATCH, config
+from tests.unit.reserve.examples import CONTINUATION, LIMITS, SCRATCH, config
 from wstrace.errors import WstraceError
-from wstrace.reserve.config import NotCovered, ReserveConfig, dumps, load
+from wstrace.reserve.config import Model, NotCovered, ReserveConfig, dumps, load, model_digest
 from wstrace.reserve.writer import human, quote
+from wstrace.trace.records import Limit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,6 +166,43 @@ def test_unknown_limit_names_are_usable_when_recorded(path: Path) -> None:
     site = msgspec.structs.replace(CONTINUATION, drivers={"num_computed_tokens": "brand_new"})
     recorded = config(sites=[site], limits={"brand_new": 5})
     assert isinstance(load(_written(path, dumps(recorded))), ReserveConfig)
+
+
+EDITS = [
+    ("layout", "    num_kv_heads: 2", "    num_kv_heads: 4", "num_kv_heads is 4"),
+    ("layout", '    dtype: "bfloat16"', '    dtype: "float32"', "dtype is float32"),
+    ("layout", "    head_size: 64\n", "", "head_size is absent"),
+    ("limits", "\n  num_kv_heads: 2", "\n  num_kv_heads: 4", "4 in the limits"),
+    ("limits", "\n  head_size: 64", "", "absent in the limits"),
+    ("both", "  num_kv_heads: 2", "  num_kv_heads: 4", "the digest"),
+    ("digest", model_digest(LIMITS), "0" * 16, "the digest 0000000000000000 is not"),
+]
+
+
+@pytest.mark.parametrize(("where", "old", "new", "says"), EDITS)
+def test_an_edit_of_the_model_under_the_same_digest_is_found(
+    where: str, old: str, new: str, says: str, path: Path
+) -> None:
+    text = dumps(config())
+    times = text.count(old)
+    assert times == (2 if where == "both" else 1), times
+    with pytest.raises(WstraceError, match=says):
+        load(_written(path, text.replace(old, new)))
+
+
+def test_limits_that_formulas_follow_may_be_edited(path: Path) -> None:
+    text = dumps(config()).replace("max_model_len: 4096", "max_model_len: 8192")
+    assert load(_written(path, text)).limits["max_model_len"] == 8192
+
+
+def test_a_config_from_a_log_needs_no_digest_but_no_contradiction(path: Path) -> None:
+    shown: dict[str, Limit] = {"num_kv_heads": 2}
+    partial = config(model=Model(name="", digest="", layout={**shown, "head_size": 64}))
+    partial = msgspec.structs.replace(partial, limits={**shown, "max_model_len": 4096})
+    assert load(_written(path, dumps(partial))) == partial
+    text = dumps(partial).replace("    num_kv_heads: 2", "    num_kv_heads: 8")
+    with pytest.raises(WstraceError, match="num_kv_heads is 8"):
+        load(_written(path, text))
 
 
 def test_a_file_cut_at_any_line_is_refused(path: Path) -> None:

@@ -154,6 +154,63 @@ def test_a_budget_is_for_all_slots_together_and_names_what_still_fails() -> None
     assert not plan(SITES[:1], ENGINE, Wishes(budget=8 << 20)).can_fail
 
 
+ROWS = Bound(
+    bytes=8 * 65536,
+    grade="proved",
+    formula="65536 * max_num_seqs",
+    driver_formula="65536 * num_reqs",
+    drivers={"num_reqs": "max_num_seqs"},
+    lowest={"num_reqs": 1},
+    observed=65536,
+)
+
+
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        (0, "gets 0 B, its smallest request needs 64.00 KiB: nothing fits, no request"),
+        (2 * 65280, "gets 63.75 KiB, its smallest request needs 64.00 KiB: nothing fits"),
+        (2 * 65536, "a request above that still fails, num_reqs above 1."),
+        (2 * 3 * 65536, "a request above that still fails, num_reqs above 3."),
+    ],
+)
+def test_a_budget_below_one_request_says_that_nothing_fits(budget: int, says: str) -> None:
+    site = SiteBound("a/attention.py", "Attention.decode", ROWS, 65536)
+    (told,) = plan([site], ENGINE, Wishes(budget=budget)).can_fail
+    assert says in told
+    assert ("above" in told) == (budget >= 2 * 65536)
+
+
+def test_a_site_left_out_by_hand_is_said_to_fail() -> None:
+    cover = {"Attention.forward": "0", "Moe.forward": "0"}
+    found = plan(SITES, ENGINE, Wishes(cover=cover))
+    assert [slot.bytes for slot in found.config.slots] == [0, 0]
+    assert [t.partition(": ")[2].split(",")[0] for t in found.can_fail] == [
+        "gets 0 B",
+        "gets 0 B: nothing fits",
+    ]
+
+
+def test_an_arena_that_another_site_makes_large_covers_more() -> None:
+    found = plan(SITES, ENGINE, Wishes(cover={"Attention.forward": "0", "Moe.forward": "1MiB"}))
+    told = next(t for t in found.can_fail if "attention" in t)
+    assert "a request above the arena's 1.00 MiB still fails" in told
+    assert "num_computed_tokens above 1024." in told  # a KiB a token
+
+
+@pytest.mark.parametrize(
+    ("cover", "says"),
+    [
+        ({"Moe.forward": "most"}, "no such choice"),
+        ({"Moe.forward": "9" * 400}, "no such choice"),
+        ({"Moe.forward": "p99", "a/moe.py:Moe.forward": "observed"}, "given twice"),
+    ],
+)
+def test_a_cover_that_cannot_be(cover: dict[str, str], says: str) -> None:
+    with pytest.raises(WstraceError, match=says):
+        plan(SITES, ENGINE, Wishes(cover=cover))
+
+
 def test_an_observed_site_is_always_said_to_be_able_to_fail() -> None:
     assert any("moe.py" in told for told in plan(SITES, ENGINE).can_fail)
 

@@ -196,7 +196,7 @@ def _finish(folder: Path, started: Run, code: int) -> None:
 def _write(folder: Path, run: Run) -> None:
     """run.json, whole or not at all, 0600; an earlier run's becomes run.ID.json."""
     path = folder / RUN_FILE
-    earlier = read_run(path)
+    earlier = _earlier(path)
     if earlier is not None and earlier.run != run.run:
         path.rename(folder / f"run.{earlier.run}.json")
     partial = folder / f".{RUN_FILE}.{os.getpid()}"
@@ -205,6 +205,14 @@ def _write(folder: Path, run: Run) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
     os.replace(partial, path)
+
+
+def _earlier(path: Path) -> Run | None:
+    """The run.json that stands there; a broken one has nothing to keep."""
+    try:
+        return read_run(path)
+    except WstraceError:
+        return None
 
 
 def _conclude(folder: Path, run: str, quiet: bool, report: Path | None) -> None:

@@ -32,10 +32,14 @@ def command(folder: FOLDER, run: RUN = None, once: ONCE = False, interval: EVERY
     """
     from rich.console import Console
 
+    from wstrace.trace.run_file import find_run
+
     if not folder.is_dir():
         raise WstraceError(
             f"No such trace folder: {folder}.", "Give the folder that `wstrace run` named."
         )
+    for doubt in find_run(folder, run)[1]:
+        print(f"wstrace: {doubt}.", file=sys.stderr)
     watch = _Watch(folder, run)
     watch.read()
     console = Console(file=sys.stdout, highlight=False)

@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from wstrace.trace.reader import RUN_FILE, SUFFIX, Run
+from wstrace.errors import WstraceError
+from wstrace.trace.reader import RUN_FILE, SUFFIX, UNDECODABLE, Run, read_run
 from wstrace.trace.records import AnyRecord, Header, Record
 
 _decode: Final = msgspec.json.Decoder(AnyRecord).decode
@@ -41,7 +42,7 @@ class FileTail:
     def _record(self, line: bytes) -> Iterator[Record]:
         try:
             yield _decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNDECODABLE:
             self.unread += 1
 
 
@@ -76,8 +77,8 @@ class FolderTail:
 
 
 def read_meta(folder: Path) -> Run | None:
-    """run.json of the folder; None where there is none yet."""
+    """run.json of the folder; None where there is none yet, or none that can be read."""
     try:
-        return msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=Run)
-    except (FileNotFoundError, msgspec.MsgspecError):
+        return read_run(folder / RUN_FILE)
+    except WstraceError:
         return None

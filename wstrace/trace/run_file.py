@@ -1,0 +1,86 @@
+"""run.json: what `wstrace run` started and how it ended; one for each run of a folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from wstrace.errors import WstraceError
+
+RUN_FILE: Final = "run.json"
+_LARGEST: Final = 1 << 20
+
+
+class Run(msgspec.Struct, omit_defaults=True):
+    """run.json: what `wstrace run` started, and how it ended."""
+
+    run: str
+    command: list[str]
+    started: str
+    wstrace: str
+    ended: str | None = None
+    exit_code: int | None = None
+    on_growth: str = "raise"
+    reserve: str | None = None
+    versions: dict[str, str] = {}
+
+    @property
+    def started_ns(self) -> int:
+        """When it started, ns since the epoch; 0 where the text is no time."""
+        try:
+            return int(datetime.fromisoformat(self.started).timestamp()) * 1_000_000_000
+        except (ValueError, OverflowError):
+            return 0
+
+
+def read_run(path: Path) -> Run | None:
+    """A run.json; None where there is none. Raises WstraceError where it cannot be read."""
+    try:
+        return msgspec.json.decode(_text(path), type=Run)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _unreadable(path, str(error)) from error
+
+
+def _text(path: Path) -> bytes:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise _unreadable(path, "not a plain file")
+        data = file.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        raise _unreadable(path, "larger than 1 MiB")
+    return data
+
+
+def _unreadable(path: Path, why: str) -> WstraceError:
+    return WstraceError(
+        f"{path.name} cannot be read ({why}): how its run ended, and which run is the newest, "
+        "is unknown",
+        "Restore the file from where the trace was made, or record again.",
+    )
+
+
+def find_run(path: Path, run: str | None = None) -> tuple[Run | None, list[str]]:
+    """The run.json of `run` (None: the newest), and what cannot be read of those looked at.
+
+    A folder may hold those of several runs, and a trace file may stand without its folder's.
+    """
+    folder = path if path.is_dir() else path.parent
+    damage = []
+    for file in (folder / RUN_FILE, folder / f"run.{run}.json"):
+        try:
+            found = read_run(file)
+        except WstraceError as error:
+            damage.append(error.message)
+            continue
+        if found is not None and run in (None, found.run):
+            return found, damage
+    return None, damage
