@@ -11,14 +11,17 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 
+from tests.matrix.harness import FUTURE
 from tests.matrix.stand_ins import load_vllm
+from tests.matrix.wheels import changes
 
 
 def main(sources: Path, out: Path, *names: str) -> None:
     """Run these scenarios (default: all) in this process, one after the other."""
     load_vllm(sources)
-    for scenes in ("scenes_manager", "scenes_lives", "scenes_findings", "scenes_sizing"):
-        import_module(f"tests.matrix.{scenes}")
+    FUTURE.update(changes(sources))
+    for file in sorted(Path(__file__).parent.glob("scenes_*.py")):
+        import_module(f"tests.matrix.{file.stem}")
     from tests.matrix.kit import SCENARIOS
 
     for name in names or SCENARIOS:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.matrix.runs import Run, parsed, run_scenarios
+from tests.matrix.compatibility import applies
+from tests.matrix.runs import Run, run_scenarios
 from tests.matrix.wheels import CI, PINNED, UnavailableError, sources
 
 RESULTS = "WSTRACE_MATRIX_RESULTS"
@@ -37,8 +38,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     mark = next(metafunc.definition.iter_markers("shows"), None)
     limits = mark.kwargs if mark else {}
-    since, until = parsed(limits.get("since", "0")), parsed(limits.get("until", "99"))
-    versions = [v for v in chosen_versions() if since <= parsed(v) <= until]
+    since, until = limits.get("since", "0"), limits.get("until", "99")
+    versions = [v for v in chosen_versions() if applies(v, since, until)]
     metafunc.parametrize("run", versions, indirect=True, scope="session")
 
 
@@ -58,7 +59,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report: Any = yield
     mark = item.get_closest_marker("shows")
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    if mark is not None and "run" in parameters:
+    ran = report.failed or (report.passed and report.when == "call")
+    if mark is not None and "run" in parameters and ran:
         line = _outcomes.setdefault(mark.args[0], {})
         version = parameters["run"]
         line[version] = line.get(version, True) and not report.failed

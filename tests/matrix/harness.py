@@ -1,18 +1,23 @@
 """A worker and a model runner that call the real workspace functions, in vLLM's own order.
 
 The classes derive from vLLM's `Worker` and `GPUModelRunner`; the methods that need a GPU are
-replaced by scripts, one callable a name. The door (`WorkerWrapperBase.init_device`) and all
-that touches the manager are vLLM's.
+replaced by scripts, one callable a name, with the names and signatures that vLLM has in this
+version. The door (`WorkerWrapperBase.init_device`) and all that touches the manager are vLLM's.
+
+`FUTURE` is what an edited copy of vLLM changed: `renamed` ("Worker.execute_model": new name)
+and `modules` (old module: new one), so that the engine is driven as that vLLM would do it.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,11 +29,22 @@ from wstrace.recorder.settings import Settings
 
 Script = Mapping[str, Callable[[], Any]]
 MIB = 1 << 20
+FUTURE: dict[str, dict[str, str]] = {"renamed": {}, "modules": {}}
 
 
 def module(name: str) -> ModuleType:
     """A module of the loaded vLLM, by its name below `vllm.`."""
-    return importlib.import_module(f"vllm.{name}")
+    return importlib.import_module(f"vllm.{FUTURE['modules'].get(name, name)}")
+
+
+def name_now(owner: type, name: str) -> str:
+    """What this vLLM calls the method."""
+    return FUTURE["renamed"].get(f"{owner.__name__}.{name}", name)
+
+
+def call(owner: Any, name: str, *args: Any) -> Any:
+    """Call a method by the name that it has in this vLLM."""
+    return getattr(owner, name_now(type(owner), name))(*args)
 
 
 def workspace() -> ModuleType:
@@ -96,7 +112,8 @@ class Engine:
         self, script: Script, *, v2: bool = False, slots: tuple[int, ...] = ()
     ) -> None:
         self.script, self.slots = dict(script), slots
-        base = module("v1.worker.worker_base").WorkerWrapperBase
+        named = FUTURE["renamed"].get("WorkerWrapperBase", "WorkerWrapperBase")
+        base = getattr(module("v1.worker.worker_base"), named)
         self.wrapper = base.__new__(base)
         self.wrapper.vllm_config = config()
         self.wrapper.mm_receiver_cache = None
@@ -109,19 +126,18 @@ class Engine:
 
     def start(self) -> Engine:
         """From init_device to the end of warm-up, as the executor calls it."""
-        self.wrapper.init_device()
+        call(self.wrapper, "init_device")
         worker = self.wrapper.worker
-        worker.load_model()
-        worker.determine_available_memory()
-        worker.initialize_from_config(
-            SimpleNamespace(num_blocks=64, kv_cache_tensors=[SimpleNamespace(size=MIB)])
-        )
-        worker.compile_or_warm_up_model()
+        blocks = SimpleNamespace(num_blocks=64, kv_cache_tensors=[SimpleNamespace(size=MIB)])
+        call(worker, "load_model")
+        call(worker, "determine_available_memory")
+        call(worker, "initialize_from_config", blocks)
+        call(worker, "compile_or_warm_up_model")
         return self
 
     def step(self, **requests: int) -> Any:
         """One execute_model step; requests are id -> scheduled tokens, all new."""
-        return self.wrapper.execute_model(scheduler_output(requests))
+        return call(self.wrapper, "execute_model", scheduler_output(requests))
 
 
 def scheduler_output(requests: Mapping[str, int], computed: int = 0) -> Any:
@@ -150,12 +166,13 @@ class ScriptedRunner:
     """What stands before vLLM's model runner: the methods that need a GPU."""
 
     engine: Engine
+    vllms: Any
 
     def __init__(self) -> None:
         self.model_memory_usage = 0
         self.use_pp, self._draft_workspace_lane = False, 0
 
-    def profile_run(self) -> None:
+    def profile_run(self, *args: Any) -> None:
         self.engine.run("profile_run")
 
     def profile_cudagraph_memory(self) -> int:
@@ -174,12 +191,12 @@ class ScriptedRunner:
         """The script, or vLLM's own method with inert parts where there is none."""
         if "capture_model" in self.engine.script:
             return self.engine.run("capture_model")
-        return super().capture_model(*args, **kwargs)  # type: ignore[misc]
+        return self.vllms.capture_model(self, *args, **kwargs)
 
     def _dummy_run(self, num_tokens: int, **kwargs: Any) -> None:
         self.engine.run("_dummy_run")
 
-    def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> None:
+    def execute_model(self, *args: Any, **kwargs: Any) -> None:
         self.engine.run("execute_model")
 
     def sample_tokens(self, grammar_output: Any) -> None:
@@ -205,27 +222,29 @@ class ScriptedWorker:
         self.engine.run("load_model")
 
     def determine_available_memory(self) -> int:
-        self.model_runner.profile_run()
-        self.model_runner.profile_cudagraph_memory()
+        call(self.model_runner, "profile_run")
+        call(self.model_runner, "profile_cudagraph_memory")
         return 64 * MIB
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
-        self.model_runner.initialize_kv_cache(kv_cache_config)
+        call(self.model_runner, "initialize_kv_cache", kv_cache_config)
 
     def compile_or_warm_up_model(self) -> float:
         self.engine.run("warmup_kernels")
-        self.model_runner.capture_model()
+        call(self.model_runner, "capture_model")
         self.engine.run("post_lock")
         return 0.0
 
-    def execute_model(self, scheduler_output: Any) -> Any:
-        return self.model_runner.execute_model(scheduler_output)
+    def execute_model(self, *args: Any) -> Any:
+        return self.model_runner.execute_model(*args)
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         return self.model_runner.sample_tokens(grammar_output)
 
     def execute_dummy_batch(self) -> None:
-        self.model_runner._dummy_run(1, uniform_decode=True)
+        getattr(self.model_runner, name_now(type(self.model_runner), "_dummy_run"))(
+            1, uniform_decode=True
+        )
 
     def sleep(self, level: int = 1) -> None:
         self.engine.run("sleep")
@@ -239,13 +258,38 @@ class ScriptedWorker:
 
 def _runner_class(engine: Engine, v2: bool) -> type:
     name = "v1.worker.gpu.model_runner" if v2 else "v1.worker.gpu_model_runner"
-    bases = (ScriptedRunner, module(name).GPUModelRunner)
-    return type("Runner", bases, {"engine": engine, "__module__": f"vllm.{name}"})
+    vllms = module(name).GPUModelRunner
+    return _scripted(ScriptedRunner, vllms, engine=engine, vllms=vllms)
 
 
 def _worker_class(engine: Engine, runner: type) -> type:
-    bases = (ScriptedWorker, module("v1.worker.gpu_worker").Worker)
-    return type("Worker", bases, {"engine": engine, "runner": staticmethod(runner)})
+    vllms = module("v1.worker.gpu_worker").Worker
+    return _scripted(ScriptedWorker, vllms, engine=engine, runner=staticmethod(runner))
+
+
+def _scripted(script: type, real: type, **more: Any) -> type:
+    """A subclass of vLLM's class, under its name, with the methods of `script`."""
+    body: dict[str, Any] = {"__module__": real.__module__}
+    for name, member in vars(script).items():
+        if name in ("__init__", "__getattr__"):
+            body[name] = member
+        elif isinstance(member, FunctionType):
+            now = name_now(real, name)
+            body[now] = _like(inspect.getattr_static(real, now, None), member)
+    return type(real.__name__, (real,), body | more)
+
+
+def _like(vllms: Any, script: FunctionType) -> Any:
+    """The script with the signature of vLLM's method; as it is where vLLM has none."""
+    if vllms is None:
+        return script
+
+    @functools.wraps(script)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return script(self, *args, **kwargs)
+
+    method.__signature__ = inspect.signature(vllms)  # type: ignore[attr-defined]
+    return method
 
 
 @contextmanager

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.matrix.harness import MIB, Engine, ask, workspace
-from wstrace.recorder import capture
+import torch
+
+from tests.matrix.harness import MIB, Engine, ask, call, workspace
 from wstrace.recorder.live import Live
 
 Facts = dict[str, Any]
+graphs: list[Any] = []
 SCENARIOS: dict[str, Callable[[Path], Facts]] = {}
 
 
@@ -50,11 +52,21 @@ def lock() -> None:
     workspace().lock_workspace()
 
 
-def captured(live: Live, request: Callable[[], Any]) -> None:
-    """A graph capture in which `request` is made; the flag is set here, there is no GPU."""
-    capture.began(live)
+def captured(request: Callable[[], Any]) -> Any:
+    """The graph in which `request` is made; it captures nothing, there is no GPU."""
+    graph = torch.cuda.CUDAGraph()
+    graphs.append(graph)
+    call(graph, "capture_begin")
     request()
-    capture.ended(live)
+    call(graph, "capture_end")
+    return graph
+
+
+def release_graphs() -> None:
+    """Drop all graphs, as vLLM does before it captures anew."""
+    for graph in graphs:
+        call(graph, "reset")
+    graphs.clear()
 
 
 @dataclass
@@ -72,6 +84,6 @@ class Kit:
 
     def capture_model(self) -> None:
         """One graph, then the lock where this engine locks."""
-        captured(self.live, lambda: ask(MIB))
+        captured(lambda: ask(MIB))
         if self.locks:
             lock()

@@ -1,4 +1,4 @@
-"""Scenarios with something wrong in them, and one with a manager of the future."""
+"""Scenarios with something wrong in them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.matrix.harness import MIB, Engine, ask, other_ask, recorded, ubatch, workspace
+from tests.matrix.harness import MIB, ask, other_ask, recorded, ubatch, workspace
 from tests.matrix.kit import Facts, Kit, addresses, captured, caught, lock, scenario
 
 
@@ -49,7 +49,7 @@ def unlocked(folder: Path) -> Facts:
 def in_capture(folder: Path) -> Facts:
     """A growth while a graph is being captured: WS303."""
     with recorded(folder) as live:
-        Kit(live).engine(capture_model=lambda: (captured(live, lambda: ask(2 * MIB)), lock()))
+        Kit(live).engine(capture_model=lambda: (captured(lambda: ask(2 * MIB)), lock()))
         return {}
 
 
@@ -79,24 +79,3 @@ def views(folder: Path) -> Facts:
 
         Kit(live).engine(warmup_kernels=warm_up)
         return {"kept": len(kept)}
-
-
-@scenario
-def future(folder: Path) -> Facts:
-    """A manager that wstrace does not know: the same answers, with the recorder or without."""
-
-    def serve() -> list[Any]:
-        engine = Engine({"profile_run": lambda: ask(MIB), "capture_model": lock}).start()
-        answers: list[Any] = []
-        engine.script["execute_model"] = lambda: answers.extend(
-            [ask(512).numel(), ask(MIB).numel(), caught(lambda: other_ask(2 * MIB))]
-        )
-        engine.step(a=3)
-        engine.step(b=3)
-        return answers
-
-    plain = serve()
-    with recorded(folder) as live:
-        told = serve()
-        why = {name: hook.why for name, hook in live.hooks.states.items() if not hook.set}
-    return {"plain": plain, "recorded": told, "stood_down": why}

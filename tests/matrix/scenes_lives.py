@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 from tests.matrix.harness import MIB, Engine, ask, config, module, recorded, workspace
-from tests.matrix.kit import Facts, Kit, arenas, captured, lock, scenario
-from wstrace.recorder import capture
+from tests.matrix.kit import Facts, Kit, arenas, captured, lock, release_graphs, scenario
 from wstrace.recorder.config import read_limits
 from wstrace.reserve.config import (
     Model,
@@ -46,7 +45,7 @@ def life(folder: Path) -> Facts:
     with recorded(folder) as live:
         engine = Kit(live).engine(
             load_model=lambda: ask(256),
-            profile_cudagraph_memory=lambda: captured(live, lambda: ask(2 * MIB)),
+            profile_cudagraph_memory=lambda: captured(lambda: ask(2 * MIB)),
             initialize_kv_cache=lambda: ask(3 * MIB),
             warmup_kernels=lambda: ask(512),
             post_lock=lambda: engine_dummy(),
@@ -84,7 +83,7 @@ def remade(folder: Path) -> Facts:
     with recorded(folder) as live:
         engine = Kit(live).engine(execute_model=lambda: ask(1024))
         engine.step(a=1)
-        capture.released(live, live.capture.graph)
+        release_graphs()
         workspace().reset_workspace_manager()
         workspace().init_workspace_manager(torch.device("cpu"))
         engine.script["execute_model"] = lambda: [ask(size) for size in (MIB, 2 * MIB)]
@@ -101,7 +100,7 @@ def relock(folder: Path) -> Facts:
     with recorded(folder) as live:
         engine = Kit(live).engine(execute_model=lambda: ask(1024))
         engine.step(a=1)
-        capture.released(live, live.capture.graph)
+        release_graphs()
         workspace().unlock_workspace()
         unlocked = live.phases.current
         engine.script["_dummy_run"] = lambda: ask(4 * MIB)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tests.matrix.wheels import KEPT
+from tests.matrix.wheels import KEPT, changes
 
 
 class Inert(type):
@@ -77,6 +77,21 @@ class _Logger(logging.Logger):
         self.warning(text, *values)
 
 
+class Graph:
+    """PyTorch's CUDAGraph without a GPU: nothing is captured."""
+
+    def capture_begin(
+        self, pool: Any = None, capture_error_mode: str = "global", *more: Any
+    ) -> None:
+        return None
+
+    def capture_end(self) -> None:
+        return None
+
+    def reset(self) -> None:
+        return None
+
+
 class _InertModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -85,20 +100,24 @@ class _InertModule(ModuleType):
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Real files from the wheel, everything else under `vllm.` an inert module."""
+    """Real files from the wheel, everything else under `vllm.` an inert module.
+
+    A file that is kept where a release has it, and is not there, is missing as it is there.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.real = {name.removesuffix(".py").replace("/", ".") for name in KEPT}
+        self.kept = {name.removesuffix(".py").replace("/", ".") for name in KEPT}
+        self.kept |= {f"vllm.{name}" for name in changes(folder)["modules"].values()}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if not name.startswith("vllm."):
             return None
-        if name in self.real:
-            below = str((self.folder / name.replace(".", "/")).parent)
-            spec = PathFinder.find_spec(name, [below])
-            if spec is not None:
-                return spec
+        if name in self.kept:
+            file = self.folder / f"{name.replace('.', '/')}.py"
+            if not file.is_file():
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            return PathFinder.find_spec(name, [str(file.parent)])
         return ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -112,8 +131,8 @@ def load_vllm(folder: Path) -> None:
     """Make `import vllm` mean the sources in `folder`.
 
     `torch.accelerator.empty_cache` raises where there is no accelerator and the manager calls
-    it from 0.20 on: here, in the test process only, it does nothing, and the device says that
-    it has no memory.
+    it from 0.20 on: here, in the test process only, it does nothing, the device says that it
+    has no memory, and a CUDAGraph captures nothing.
     """
     sys.path.insert(0, str(folder))
     root = ModuleType("vllm")
@@ -131,6 +150,14 @@ def load_vllm(folder: Path) -> None:
         owner.synchronize = lambda *device: None
     torch.accelerator.get_memory_info = lambda *device: (0, 0)
     torch.cuda.mem_get_info = lambda *device: (0, 0)
+    torch.cuda.CUDAGraph = _graph_class(changes(folder)["renamed"])
+
+
+def _graph_class(renamed: dict[str, str]) -> type:
+    """The stand-in under PyTorch's name, its methods renamed where a future says so."""
+    methods = {n: m for n, m in vars(Graph).items() if isinstance(m, FunctionType)}
+    body = {renamed.get(f"CUDAGraph.{name}", name): m for name, m in methods.items()}
+    return type("CUDAGraph", (), body)
 
 
 def _no_group() -> Any:

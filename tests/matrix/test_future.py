@@ -1,57 +1,28 @@
-"""A manager of the future, made by editing a copy of the newest one when the test runs.
+"""A vLLM of the future, made by editing a copy of the newest one when the test runs.
 
-vLLM must go on as if wstrace were not there, and neither trace nor gate may say clean.
+vLLM must go on as if wstrace were not there; the one hook that does not fit stands down; the
+trace, the gate and doctor name it. What the recorder passes through is no reason to.
 """
 
 from __future__ import annotations
 
-import re
+import json
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.matrix.futures import ENSURE, FUTURES, Future
 from tests.matrix.runs import Run, run_scenarios
 from tests.matrix.wheels import CI, UnavailableError, sources
+from wstrace.trace.reader import load
+from wstrace.trace.records import Hook
 
 pytestmark = pytest.mark.matrix
-Edit = Callable[[str], str]
-
-
-def renamed(old: str, new: str) -> Edit:
-    """All uses of a name."""
-    return lambda text: re.sub(rf"\b{old}\b", new, text)
-
-
-def argument_added(text: str) -> str:
-    """`_ensure_workspace_size` takes an alignment, and its callers give one."""
-    text = text.replace(
-        "def _ensure_workspace_size(self, required_bytes: int)",
-        "def _ensure_workspace_size(self, required_bytes: int, alignment: int)",
-    )
-    return text.replace(
-        "self._ensure_workspace_size(total_bytes)",
-        "self._ensure_workspace_size(total_bytes, alignment=256)",
-    )
-
-
-EDITS: dict[str, tuple[Edit, str]] = {
-    "method renamed": (
-        renamed("_ensure_workspace_size", "_make_room"),
-        "WorkspaceManager._ensure_workspace_size",
-    ),
-    "argument added": (argument_added, "WorkspaceManager._ensure_workspace_size"),
-    "lock takes an argument": (
-        lambda text: text.replace("def lock(self)", "def lock(self, strict: bool = True)"),
-        "WorkspaceManager.lock",
-    ),
-    "class moved": (renamed("WorkspaceManager", "ScratchManager"), "WorkspaceManager"),
-    "field renamed": (
-        renamed("_current_workspaces", "_arenas"),
-        "WorkspaceManager._ensure_workspace_size",
-    ),
-}
+shows = pytest.mark.shows
+Edited = tuple[Run, Future]
 
 
 @pytest.fixture(scope="session")
@@ -63,27 +34,91 @@ def newest() -> Path:
         pytest.fail(f"vLLM {CI[-1]} cannot be had: {error}", pytrace=False)
 
 
-@pytest.fixture(params=EDITS)
-def edited(request: pytest.FixtureRequest, newest: Path, tmp_path: Path) -> tuple[Run, str]:
-    """A run against an edited copy, and the hook that must stand down there."""
-    edit, hook = EDITS[request.param]
-    folder = tmp_path / "sources"
-    shutil.copytree(newest, folder)
-    file = folder / "vllm/v1/worker/workspace.py"
-    before = file.read_text()
-    file.write_text(edit(before))
-    assert file.read_text() != before
-    return run_scenarios(folder, tmp_path / "out", "future"), hook
+@pytest.fixture(scope="module", params=FUTURES)
+def edited(
+    request: pytest.FixtureRequest, newest: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Edited:
+    """A run against an edited copy, and what was edited."""
+    future, folder = FUTURES[request.param], tmp_path_factory.mktemp("future")
+    shutil.copytree(newest, folder / "sources")
+    future.apply(folder / "sources")
+    run = run_scenarios(folder / "sources", folder / "out", "future", "quiet", "doctor")
+    return run, future
 
 
-def test_an_unknown_manager_is_left_alone_and_the_gate_is_inconclusive(
-    edited: tuple[Run, str],
-) -> None:
-    run, hook = edited
-    facts = run.facts("future")
-    assert facts["recorded"] == facts["plain"]
-    assert "Workspace is locked" in facts["plain"][2]
-    assert list(facts["stood_down"]) == [hook]
-    session = run.session("future")
-    assert session.verdict() == "inconclusive"
-    assert any(hook in reason for reason in session.inconclusive)
+def gate(folder: Path) -> tuple[int, str, dict[str, object]]:
+    """`wstrace gate` on a trace: exit code, text, JSON."""
+    command = [sys.executable, "-m", "wstrace.cli.app", "gate", str(folder)]
+    options = {"cwd": folder, "capture_output": True, "text": True, "check": False}
+    text = subprocess.run(command, **options)  # type: ignore[call-overload]
+    machine = subprocess.run([*command, "--format", "json"], **options)  # type: ignore[call-overload]
+    assert text.returncode == machine.returncode
+    return text.returncode, text.stdout + text.stderr, json.loads(machine.stdout)
+
+
+def test_serving_is_unbroken_and_the_hook_stands_down_alone(edited: Edited) -> None:
+    run, future = edited
+    for scenario in ("future", "quiet"):
+        facts = run.facts(scenario)
+        assert facts["recorded"] == facts["plain"]
+        assert set(facts["stood_down"]) == ({future.hook} if future.hook else set())
+    assert "Workspace is locked" in run.facts("future")["plain"][2]
+
+
+def test_the_trace_says_which_hook_stood_down_and_why(edited: Edited) -> None:
+    run, future = edited
+    (process,) = load(run.folder / "quiet").processes
+    told = {r.name: r.why for r in process.records if isinstance(r, Hook) and not r.set}
+    assert set(told) == ({future.hook} if future.hook else set())
+    assert all(future.why in why for why in told.values())
+
+
+def test_the_gate_exits_3_and_names_the_hook(edited: Edited) -> None:
+    run, future = edited
+    code, text, answer = gate(run.folder / "quiet")
+    if not future.hook:
+        assert (code, answer["verdict"]) == (0, "clean")
+        return
+    assert (code, answer["verdict"]) == (3, "inconclusive")
+    reason = f"the hook {future.hook} stood down: "
+    assert reason in text
+    assert reason in json.dumps(answer)
+
+
+def test_an_escape_that_is_seen_all_the_same_wins_over_it(edited: Edited) -> None:
+    run, future = edited
+    code, text, _ = gate(run.folder / "future")
+    assert code == (3 if future.blind else 1)
+    assert ("other_ask" in text) != future.blind
+
+
+def test_doctor_names_the_hook_in_text_and_json(edited: Edited) -> None:
+    run, future = edited
+    (code, text), (json_code, machine) = (run.facts("doctor")[f] for f in ("text", "json"))
+    answer = json.loads(machine)
+    assert code == json_code == (1 if future.doctor else 0), text
+    failed = [line for line in text.splitlines() if line.startswith("FAIL")]
+    assert bool(failed) == bool(future.doctor)
+    assert all(line.startswith(f"FAIL  {future.doctor}: ") for line in failed), text
+    assert answer["ready"] == (not future.doctor)
+    lost = {found["hook"] for found in answer["stand_down"]}
+    assert lost == ({future.doctor} if future.doctor == future.hook != "" else set())
+
+
+def test_an_edit_that_does_nothing_is_an_error(newest: Path, tmp_path: Path) -> None:
+    shutil.copytree(newest, tmp_path / "sources")
+    nothing = Future(hook=ENSURE, edits={"vllm/v1/worker/workspace.py": lambda text: text})
+    with pytest.raises(AssertionError, match="changed nothing"):
+        nothing.apply(tmp_path / "sources")
+
+
+@shows("doctor: every hook fits the real classes, exit code 0")
+def test_doctor_is_content_with_every_released_version(run: Run) -> None:
+    (code, text), (json_code, machine) = (run.facts("doctor")[f] for f in ("text", "json"))
+    assert (code, json_code) == (0, 0), text
+    assert "FAIL" not in text
+    answer = json.loads(machine)
+    assert (answer["ready"], answer["stand_down"]) == (True, [])
+    seen = {check["name"] for check in answer["checks"] if check["state"] == "ok"}
+    for place in ("gpu_worker:Worker", "gpu_model_runner:GPUModelRunner"):
+        assert f"vllm.v1.worker.{place}" in seen

@@ -66,8 +66,8 @@ def test_the_v1_runner_locks_in_its_own_capture_model(run: Run) -> None:
     assert phases[-3:] == ["capture", "post-lock-warmup", "serving"]
 
 
-@shows("V2: capture_model never locks, WS202", until="0.28")
-def test_the_v2_runner_up_to_0_28_never_locks(run: Run) -> None:
+@shows("V2: capture_model never locks, WS202", until="0.29")
+def test_the_v2_runner_up_to_0_29_never_locks(run: Run) -> None:
     assert run.facts("own_capture_v2")["locked"] is False
     assert "WS202" in run.codes("own_capture_v2")
     assert run.session("own_capture_v2").verdict() == "inconclusive"

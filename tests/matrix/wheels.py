@@ -6,6 +6,7 @@ A wheel is about 300 MB and is deleted once its files are taken out of it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ PINNED = (
     "0.24.0",
     "0.26.0",
     "0.28.0",
+    "0.29.0",
+    "0.30.0",
     "0.31.0",
     "0.32.0",
     "0.33.0",
@@ -44,11 +47,22 @@ KEPT = (
     "vllm/v1/worker/worker_base.py",
     "vllm/v1/worker/workspace.py",
 )
+CHANGES = "future.json"
 ESSENTIAL = (
     "vllm/utils/mem_utils.py",
     "vllm/v1/worker/ubatching.py",
     "vllm/v1/worker/workspace.py",
 )
+
+
+Changes = dict[str, dict[str, str]]
+
+
+def changes(sources: Path) -> Changes:
+    """What an edited copy of vLLM renamed and moved; nothing in a released one."""
+    file = sources / CHANGES
+    found: Changes = json.loads(file.read_text()) if file.is_file() else {}
+    return {"renamed": {}, "modules": {}} | found
 
 
 class UnavailableError(Exception):

@@ -52,7 +52,7 @@ class Fit:
 PLACES: Final = (
     Place(WORKER_MODULE, "WorkerWrapperBase", (table.DOOR,), must=True),
     Place(WORKSPACE_MODULE, "WorkspaceManager", (*table.MANAGER, table.VIEWS), must=True),
-    Place(WORKSPACE_MODULE, "", table.MODULE, must=True),
+    Place(WORKSPACE_MODULE, "", table.MODULE),
     Place("vllm.v1.worker.gpu_worker", "Worker", table.WORKER),
     Place("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", table.RUNNER),
     Place("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", table.RUNNER),

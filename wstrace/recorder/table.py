@@ -35,6 +35,8 @@ class Known:
             return "no such method in this vLLM"
         if not callable(original):
             return f"is a {type(original).__name__}, not a method"
+        if _only_declared(original):
+            return "declared and not implemented: vLLM calls another one"
         try:
             found = tuple(inspect.signature(original).parameters)
         except (TypeError, ValueError):
@@ -53,6 +55,12 @@ class Known:
     def label(self) -> str:
         """`Owner.method`, as traces name the hook."""
         return f"{self.owner}.{self.name}"
+
+
+def _only_declared(original: Any) -> bool:
+    """A base class's method whose one deed is `raise NotImplementedError`."""
+    code = getattr(original, "__code__", None)
+    return code is not None and code.co_names == ("NotImplementedError",)
 
 
 def _manager(name: str, why: str, *parameters: str, **more: Any) -> Known:
