@@ -7,6 +7,7 @@ plugin makes the requests that GPU layers would make (see docs/testbed.md).
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from wstrace.analysis.session import Session, load_session
 from wstrace.errors import WstraceError
@@ -28,6 +30,10 @@ TOKENS_OUT = 4
 SHORT, LONG = 100, 1500
 PATTERNS = "decode_scratch,continuation"
 EVERY_PATTERN = f"{PATTERNS},per_token,constant"
+EXCERPT = {
+    "slots": ("ubatch", "lane", "bytes"),
+    "sites": ("site", "grade", "bytes", "formula"),
+}
 LOCKED = re.compile(r"AssertionError: (Workspace is locked but .*)")
 
 
@@ -130,9 +136,10 @@ def _diagnose(demo: Demo, session: Session) -> None:
     demo.say("What wstrace saw:")
     demo.show("\n".join(verdict_lines(session, session.trace.path)))
     reserve = demo.folder / "reserve.yaml"
-    demo.say("$ wstrace reserve TRACE -o reserve.yaml")
     _wstrace(demo, "reserve", str(session.trace.path), "-o", str(reserve), "--force")
-    demo.show(reserve.read_text())
+    demo.say("What the reserve says, of the site that decides it:")
+    demo.show(excerpt(reserve.read_text()))
+    demo.say(f"The whole file, with its reasons: {escape(str(reserve))}")
 
 
 def _survive(demo: Demo, server: Server) -> None:
@@ -142,8 +149,8 @@ def _survive(demo: Demo, server: Server) -> None:
         answer = server.complete(tokens, TOKENS_OUT)
         demo.expect(f"the same server, prompt of {tokens} tokens", answer.status, 200)
     server.stop()
-    code = _wstrace(demo, "gate", str(demo.folder / "reserved"))
-    demo.expect("$ wstrace gate TRACE, exit code", code, 0)
+    code = _wstrace(demo, "gate", str(demo.folder / "reserved"), lines=1)
+    demo.expect("the gate's exit code", code, 0)
 
 
 def _grow(demo: Demo, server: Server) -> None:
@@ -158,17 +165,37 @@ def _grow(demo: Demo, server: Server) -> None:
     demo.say(f"one run found {len(session.escapes)} escapes:")
     for finding in session.escapes:
         demo.show(f"{finding.code} {finding.caller}: {finding.detail}")
-    code = _wstrace(demo, "gate", str(demo.folder / "grow"))
-    demo.expect("$ wstrace gate TRACE, exit code", code, 1)
+    code = _wstrace(demo, "gate", str(demo.folder / "grow"), lines=1)
+    demo.expect("the gate's exit code", code, 1)
 
 
-def _wstrace(demo: Demo, *arguments: str) -> int:
-    """Run a wstrace command as a user would, and show its output."""
+def _wstrace(demo: Demo, *arguments: str, lines: int = 12) -> int:
+    """Run a wstrace command as a user would, and show the first lines of its output."""
+    demo.say(f"$ wstrace {escape(shlex.join(arguments))}")
     done = subprocess.run(
         [sys.executable, "-m", "wstrace.cli.app", *arguments],
         capture_output=True,
         text=True,
         check=False,
     )
-    demo.show(done.stdout + done.stderr)
+    told = (done.stdout + done.stderr).splitlines()
+    demo.show("\n".join(told[:lines]))
+    if len(told) > lines:
+        demo.show(f"(and {len(told) - lines} more lines)")
     return done.returncode
+
+
+def excerpt(text: str) -> str:
+    """The lines of a reserve config that matter first: slots, and the first site's need.
+
+    Sites are sorted by bytes, so the first one decides what a slot gets.
+    """
+    kept: list[str] = []
+    section, sites = "", 0
+    for line in text.splitlines():
+        key = line.strip().removeprefix("- ").partition(":")[0]
+        section = key if line[:1].isalpha() else section
+        sites += section == "sites" and key == "site"
+        if section in EXCERPT and key in (section, *EXCERPT[section]) and sites < 2:
+            kept.append(line)
+    return "\n".join(kept)

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from wstrace.errors import WstraceError
+
 OUT = Annotated[
     Path | None, typer.Option("-o", "--output", help="Keep logs and traces in this folder.")
 ]
@@ -25,10 +27,19 @@ def command(output: OUT = None) -> None:
     from wstrace.cli.demo import run_demo
 
     folder = output or Path(tempfile.mkdtemp(prefix="wstrace-demo-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     console = Console(file=sys.stdout)
     failed = run_demo(folder, console)
-    console.print(f"Logs, traces and reserve.yaml: {folder}", highlight=False)
+    console.print(f"Logs, traces and reserve.yaml: {folder}", highlight=False, markup=False)
     if failed:
         console.print("[red]Not as expected:[/red] " + "; ".join(failed), highlight=False)
         sys.exit(1)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WstraceError(
+            f"Cannot use the folder {folder}: {error.strerror}.", "Name another one with -o."
+        ) from error
