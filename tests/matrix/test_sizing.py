@@ -62,9 +62,9 @@ def test_only_growth_in_the_graph_estimate_is_unknown(run: Run) -> None:
 
 
 @shows("accounting: what vLLM's own KV sizing subtracts is what wstrace says")
-def test_the_first_snapshot_decides_from_0_28_on(run: Run) -> None:
+def test_the_first_snapshot_decides_from_0_27_on(run: Run) -> None:
     group = lives(run, "not applied")
-    late = ARENA if run.version >= (0, 28) else 0
+    late = ARENA if run.version >= (0, 27) else 0
     assert subtracted(group, "before the snapshot") == 0
     assert subtracted(group, "after the snapshot") == late
     assert subtracted(group, "before profiling") == late

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wstrace.analysis.accounting import window_of
 from wstrace.analysis.escapes import BoundOf
 from wstrace.analysis.finding import Finding
 from wstrace.analysis.rank import AFTER_LOCK, RankView, counts_of
@@ -17,18 +18,6 @@ def find(view: RankView, bound_of: BoundOf) -> list[Finding]:
     return [*_uncounted(view), *_unlocked(view, bound_of), *_oversized(view, bound_of)]
 
 
-def windows(view: RankView) -> dict[str, int]:
-    """Bytes that the arenas of a worker gained, by what KV sizing made of them.
-
-    Keys are `counted`, `not counted` and `unknown`, where there are any. For a memory line.
-    """
-    gained: dict[str, int] = {}
-    for growth in view.growths:
-        size = growth.after - growth.before
-        gained[growth.window] = gained.get(growth.window, 0) + size
-    return gained
-
-
 def _uncounted(view: RankView) -> list[Finding]:
     """WS201: the last uncounted growth of each slot and site that caused one.
 
@@ -37,7 +26,8 @@ def _uncounted(view: RankView) -> list[Finding]:
     """
     last: dict[tuple[Slot, int | None], Growth] = {}
     for growth in view.growths:
-        if growth.window == "not counted" and not (growth.forced and growth.locked):
+        forced = growth.forced and growth.locked
+        if window_of(view, growth) == "not counted" and not forced:
             last[growth.slot, growth.site] = growth
     return [_uncounted_finding(view, growth) for growth in last.values()]
 

@@ -1,7 +1,7 @@
 """What KV sizing counted: read in the worker, in bytes, not from the log's two decimals.
 
 A reservation's place decides whether KV sizing pays for it. Up to 0.26 a GPU worker measures
-load_model (as weights) and profile_run; from 0.28 on all from the first memory snapshot in
+load_model (as weights) and profile_run; from 0.27 on all from the first memory snapshot in
 init_device to the end of profile_run. The matrix holds this against vLLM's own arithmetic.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Window = Literal["counted", "not counted", "unknown"]
 Sizing = Literal["gpu", "cpu", "other"]
 Version = tuple[int, int]
-FROM_SNAPSHOT: Final[Version] = (0, 28)
+FROM_SNAPSHOT: Final[Version] = (0, 27)
 SIZINGS: Final[dict[str, Sizing]] = {
     "vllm.v1.worker.gpu_worker": "gpu",
     "vllm.v1.worker.cpu_worker": "cpu",
@@ -81,6 +81,18 @@ class MemoryState:
         if phase != "init":
             return "counted"
         return "counted" if snapshot and self.vllm >= FROM_SNAPSHOT else "not counted"
+
+    def measures(self) -> str:
+        """What KV sizing looks at in this worker, in words."""
+        if self.fixed is not None:
+            return "nothing: the KV size is fixed"
+        if self.sizing == "cpu":
+            return "the pages that were touched"
+        if self.sizing != "gpu" or self.vllm is None or self.vllm > NEWEST_KNOWN:
+            return "unknown"
+        if self.vllm >= FROM_SNAPSHOT:
+            return "from the first memory snapshot to the end of profile_run"
+        return "load_model and profile_run"
 
 
 def window_now(live: Live) -> Window:
@@ -145,7 +157,7 @@ def free_memory(worker: Any) -> tuple[int, int] | None:
     return int(memory.available), int(memory.total)
 
 
-def kv_record(worker: Any, available: Any) -> Memory:
+def kv_record(worker: Any, available: Any, measures: str) -> Memory:
     """The record written when determine_available_memory returned `available` bytes."""
     free = free_memory(worker)
     weights = getattr(worker.model_runner, "model_memory_usage", None)
@@ -155,6 +167,7 @@ def kv_record(worker: Any, available: Any) -> Memory:
         weights_bytes=int(weights) if weights is not None else None,
         free_bytes=free[0] if free else None,
         total_bytes=free[1] if free else None,
+        window=measures,
     )
 
 

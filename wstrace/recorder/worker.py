@@ -209,7 +209,7 @@ def _refix(live: Live) -> None:
 
 def _sized(live: Live, worker: Any, result: Any, args: Any, kwargs: Any) -> None:
     live.memory.measured = True
-    live.write(kv_record(worker, result))
+    live.write(kv_record(worker, result, live.memory.measures()))
 
 
 def _blocks(live: Live, worker: Any, result: Any, args: Any, kwargs: Any) -> None:

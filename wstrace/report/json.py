@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from wstrace.analysis.accounting import accounting
+from wstrace.analysis.rank import RankView
 from wstrace.analysis.session import Session, SiteSummary
 from wstrace.report.finding_json import bound_json, finding_json, ranks_json, slot_json
 from wstrace.report.verdict import sentence
@@ -52,6 +54,18 @@ def site_json(site: SiteSummary) -> dict[str, Any]:
     }
 
 
+def _kv_sizing(view: RankView) -> dict[str, Any]:
+    """Bytes that the arenas gained, by what KV sizing made of them."""
+    of = accounting(view)
+    return {
+        "counted": of.counted,
+        "not_counted": of.not_counted,
+        "unknown": of.unknown,
+        "available_kv_bytes": view.memory.available_kv_bytes,
+        "fixed_by": view.memory.fixed_kv,
+    }
+
+
 def _run(session: Session) -> dict[str, Any]:
     meta = session.trace.meta
     workers = [
@@ -64,6 +78,7 @@ def _run(session: Session) -> dict[str, Any]:
                 {"slot": slot_json(slot), "bytes": size}
                 for slot, size in view.locked_sizes.items()
             ],
+            "kv_sizing": _kv_sizing(view),
             "limits": view.limits,
         }
         for view in session.ranks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from wstrace.analysis.accounting import accounting_line
 from wstrace.analysis.finding import Finding
 from wstrace.analysis.session import Session
 from wstrace.report.finding_text import evidence, sizes
@@ -62,6 +63,7 @@ def _environment(session: Session) -> list[str]:
     locked = ", ".join(
         sorted({exact(s) for view in session.ranks for s in view.locked_sizes.values()})
     )
+    arenas = accounting_line(session.ranks)
     return [
         f"- vLLM {first.header.vllm}, torch {first.header.torch}, "
         f"Python {first.header.python}, wstrace {first.header.wstrace}",
@@ -69,6 +71,7 @@ def _environment(session: Session) -> list[str]:
         f"runner {_code(first.worker.runner)}",
         f"- {_code(limits)}",
         f"- locked at {locked}" if locked else "- never locked",
+        *([f"- {escape(arenas)}"] if arenas else []),
     ]
 
 

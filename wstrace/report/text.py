@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wstrace.analysis.accounting import accounting_line
 from wstrace.analysis.finding import Finding
 from wstrace.analysis.session import Session, SiteSummary
 from wstrace.report.finding_text import evidence, slot_text
@@ -26,6 +27,8 @@ def render(session: Session, console: Console) -> None:
     """Print the report on `console`; rich decides on colour (NO_COLOR, a pipe)."""
     console.print(Text(sentence(session), style="bold"))
     console.print(Text(" · ".join(facts(session)), style="dim"))
+    if line := accounting_line(session.ranks):
+        console.print(Text(line, style="dim"))
     console.print(sites_table(session, narrow=console.width < NARROW))
     for finding in session.findings[:MAX_FINDINGS]:
         console.print(finding_block(finding))

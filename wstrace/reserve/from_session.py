@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from wstrace.analysis.accounting import window_of
 from wstrace.analysis.rank import RankView
 from wstrace.analysis.session import Session, SiteSummary
 from wstrace.bounds.known import known_sites
@@ -93,7 +94,7 @@ def _scarcest(memories: Sequence[Memory]) -> Memory | None:
 def _counted(view: RankView, slot: Slot) -> int:
     """Arena bytes that profiling saw without a reserve: those of growths in its window."""
     grown = [g for g in view.growths if g.slot == slot and not g.reserve]
-    return max((g.after for g in grown if g.window == "counted"), default=0)
+    return max((g.after for g in grown if window_of(view, g) == "counted"), default=0)
 
 
 def _pinned(view: RankView) -> int:

@@ -342,7 +342,8 @@ class Counts(Record, tag="counts", kw_only=True, gc=False):
 
 
 class Memory(Record, tag="memory", kw_only=True, gc=False):
-    """What KV sizing decided in this worker, in bytes, read in the worker."""
+    """What KV sizing decided in this worker, in bytes, read in the worker. `window`: what it
+    had measured, in words; a trace without it does not tell growth in the graph estimate."""
 
     available_kv_bytes: int | None = None
     fixed_kv: str | None = None

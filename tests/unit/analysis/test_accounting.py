@@ -6,8 +6,6 @@ import pytest
 
 from tests.unit.analysis.build import CONTINUATION, MOE, ask, grown, locked, process, session
 from wstrace.analysis.finding import Finding
-from wstrace.analysis.memory import windows
-from wstrace.recorder.memory import MemoryState
 from wstrace.trace.records import (
     Count,
     Counts,
@@ -41,33 +39,6 @@ def codes(*records: Record, **more: object) -> set[str]:
 
 # -- WS201 and the window of KV sizing ---
 
-WINDOWS: list[tuple[tuple[int, int] | None, Phase, str]] = [
-    ((0, 13), "init", "not counted"),
-    ((0, 26), "init", "not counted"),
-    ((0, 28), "init", "counted"),
-    ((0, 33), "init", "counted"),
-    ((0, 13), "load", "counted"),
-    ((0, 33), "profile", "counted"),
-    ((0, 20), "graph-estimate", "not counted"),
-    ((0, 33), "kv-init", "not counted"),
-    ((0, 33), "warmup", "not counted"),
-    ((0, 33), "capture", "not counted"),
-    ((0, 33), "serving", "not counted"),
-    ((0, 33), "unlocked", "not counted"),
-    (None, "profile", "unknown"),
-]
-
-
-@pytest.mark.parametrize(("vllm", "phase", "window"), WINDOWS)
-def test_what_kv_sizing_counts_by_version(
-    vllm: tuple[int, int] | None, phase: Phase, window: str
-) -> None:
-    assert MemoryState(vllm=vllm).window(phase) == window
-
-
-def test_a_fixed_kv_size_counts_nothing() -> None:
-    assert MemoryState((0, 33), "kv_cache_memory_bytes").window("profile") == "not counted"
-
 
 def uncounted(phase: Phase, **more: object) -> Growth:
     return grown(MIB, phase, window="not counted", **more)  # type: ignore[arg-type]
@@ -97,13 +68,6 @@ def test_a_fixed_kv_size_says_what_to_lower_and_by_how_much() -> None:
     fixed = Memory(fixed_kv="kv_cache_memory_bytes")
     finding = one("WS201", fixed, uncounted("profile"))
     assert finding.advice == "Lower kv_cache_memory_bytes by 1,048,576 bytes."
-
-
-def test_what_the_arenas_gained_is_summed_by_window() -> None:
-    profile = grown(3 * MIB, "profile", before=MIB, window="counted")  # type: ignore[arg-type]
-    late = grown(4 * MIB, "kv-init", before=3 * MIB, window="not counted")  # type: ignore[arg-type]
-    (view,) = session(process(profile, late)).ranks
-    assert windows(view) == {"counted": 2 * MIB, "not counted": MIB}
 
 
 # -- WS202 ---

@@ -66,7 +66,13 @@ def crash() -> Session:
 def clean() -> Session:
     """All within what warm-up had made room for."""
     size = continuation_bytes(2047)
-    return session(process(grown(size, "profile"), ask(MOE, size, "profile", 0), *locked(size)))
+    return session(
+        process(
+            grown(size, "profile", window="counted"),
+            ask(MOE, size, "profile", 0),
+            *locked(size),
+        )
+    )
 
 
 def unlocked() -> Session:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wstrace.analysis.accounting import accounting, window_of
 from wstrace.analysis.memory import kv_tokens
 from wstrace.analysis.rank import RankView
 from wstrace.report.html.names import rank_label
@@ -53,35 +54,39 @@ def memory_view(views: Sequence[RankView], reserve: ReserveConfig | None) -> Mem
 
 
 def _parts(view: RankView, kv: int, reserve: ReserveConfig | None) -> tuple[Part, ...]:
-    counted = {s: _counted(view, s) for s in view.slots()}
-    grown = sum(max(0, view.arena_now(s) - counted[s]) for s in counted)
-    reserved = _reserved(view, reserve)
-    parts = [
-        Part("KV cache", "kv", kv, None if reserve is None else _kv_after(kv, reserve)),
-        Part(
-            "arena, counted in KV sizing",
-            "arena",
-            sum(counted.values()),
-            None if reserved is None else max(reserved, sum(counted.values())),
-        ),
-        Part(
-            "arena, not counted",
-            "uncounted",
-            grown,
-            None if reserved is None else 0,
-            "grew after KV sizing had looked",
-        ),
-    ]
-    if view.memory.weights_bytes:
-        weights = view.memory.weights_bytes
+    parts = [Part("KV cache", "kv", kv, None if reserve is None else _kv_after(kv, reserve))]
+    parts += _arenas(view, _reserved(view, reserve))
+    if weights := view.memory.weights_bytes:
         parts.insert(
             0, Part("weights", "weights", weights, None if reserve is None else weights)
         )
     return tuple(parts)
 
 
+def _arenas(view: RankView, reserved: int | None) -> list[Part]:
+    """The arenas by what KV sizing made of them; a reserve is paid for unless it is fixed."""
+    counted = sum(_counted(view, slot) for slot in view.slots())
+    grown = max(0, sum(view.arena_now(slot) for slot in view.slots()) - counted)
+    of, fixed = accounting(view), view.memory.fixed_kv is not None
+    unknown = min(grown, of.unknown)
+    after: tuple[int | None, int | None] = (None, None)
+    if reserved is not None:
+        whole = max(reserved, counted)
+        after = (0, whole) if fixed else (whole, 0)
+    parts = [
+        Part("arena, counted in KV sizing", "arena", counted, after[0]),
+        Part("arena, not counted", "uncounted", grown - unknown, after[1]),
+    ]
+    if unknown:
+        zero = None if reserved is None else 0
+        parts.append(Part(f"arena, unknown: {of.why['unknown']}", "unsure", unknown, zero))
+    return parts
+
+
 def _counted(view: RankView, slot: Slot) -> int:
-    sizes = [g.after for g in view.growths if g.slot == slot and g.window == "counted"]
+    sizes = [
+        g.after for g in view.growths if g.slot == slot and window_of(view, g) == "counted"
+    ]
     return sizes[-1] if sizes else 0
 
 
