@@ -51,7 +51,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         folder = sources(version)
     except UnavailableError as error:
         pytest.fail(f"vLLM {version} cannot be had: {error}", pytrace=False)
-    return run_scenarios(folder, tmp_path_factory.mktemp(f"vllm-{version}"))
+    (done,) = run_scenarios((folder, tmp_path_factory.mktemp(f"vllm-{version}")))
+    return done
 
 
 @pytest.hookimpl(wrapper=True)

@@ -25,7 +25,7 @@ class Future:
     """A future: its edits by file, and what wstrace must make of it.
 
     `hook` stands down because of `why` ("" where none does); `doctor` is what doctor fails on;
-    `blind` where requests are not seen at all. `renamed` and `modules` tell the harness how
+    `blind` where an escape is not seen as one. `renamed` and `modules` tell the harness how
     this vLLM is driven; `moved` are files under a new name, `added` new ones.
     """
 
@@ -127,7 +127,7 @@ FUTURES: dict[str, Future] = {
         ),
     ),
     "manager: lock takes an argument": manager(
-        "strict", takes("lock", "strict: bool = True"), "WorkspaceManager.lock", False
+        "strict", takes("lock", "strict: bool = True"), "WorkspaceManager.lock"
     ),
     "manager: unlock renamed": manager(
         "no such method", renamed("unlock", "open_up"), "WorkspaceManager.unlock", False
@@ -183,7 +183,13 @@ FUTURES: dict[str, Future] = {
         doctor="vllm.v1.worker.worker_base:WorkerWrapperBase",
         blind=True,
     ),
-    "worker: execute_model renamed": no_method("Worker", "execute_model", WORKER, WRAPPER),
+    "worker: execute_model renamed": Future(
+        "Worker.execute_model",
+        "no such method in this vLLM",
+        {WORKER: renamed("execute_model", "step"), WRAPPER: renamed("execute_model", "step")},
+        {"Worker.execute_model": "step", "WorkerWrapperBase.execute_model": "step"},
+        doctor="Worker.execute_model",
+    ),
     "worker: execute_model takes an argument first": Future(
         "Worker.execute_model",
         "signature is (self, step_number, scheduler_output",
@@ -206,8 +212,16 @@ FUTURES: dict[str, Future] = {
         {"Worker.execute_model": "run_step"},
         doctor="Worker.execute_model",
     ),
-    "worker: compile_or_warm_up_model renamed": no_method(
-        "Worker", "compile_or_warm_up_model", WORKER, WRAPPER
+    "worker: compile_or_warm_up_model renamed": Future(
+        "Worker.compile_or_warm_up_model",
+        "no such method in this vLLM",
+        {
+            WORKER: renamed("compile_or_warm_up_model", "warm_up"),
+            WRAPPER: renamed("compile_or_warm_up_model", "warm_up"),
+        },
+        {"Worker.compile_or_warm_up_model": "warm_up"},
+        doctor="Worker.compile_or_warm_up_model",
+        blind=True,
     ),
     "worker: load_model takes an argument": Future(
         edits={WORKER: takes("load_model", "stage: int = 0")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -66,22 +67,22 @@ def _load(folder: Path) -> Session:
     return load_session(folder)
 
 
-def run_scenarios(sources: Path, out: Path, *names: str) -> Run:
-    """Run the scenarios (all, or those named) in a process that sees only these sources."""
+def run_scenarios(*pairs: tuple[Path, Path], names: Iterable[str] = ()) -> list[Run]:
+    """Run the scenarios (all, or those named) for each (sources, out), each in a process."""
     prefix = engine_prefix()
     assert prefix is not None, MISSING
-    command = [str(prefix / "bin" / "python"), "-m", "tests.matrix.child"]
+    command = [str(prefix / "bin" / "python"), "-m", "tests.matrix.child", ",".join(names)]
     done = subprocess.run(
-        [*command, str(sources), str(out), *names],
+        [*command, *(str(folder) for pair in pairs for folder in pair)],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TQDM_DISABLE": "1"},
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return Run(parsed(_version_of(sources)), out)
+    return [Run(parsed(_version_of(sources)), out) for sources, out in pairs]
 
 
 def _version_of(sources: Path) -> str:
