@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from wstrace.triage import reading
 from wstrace.triage.collect import Collector
+from wstrace.triage.facts import Mention
 from wstrace.triage.prefilter import Prefilter
 from wstrace.triage.prefixes import Line, Unwrapper
 from wstrace.triage.ranks import NOWHERE, Ranks, ranks_of
@@ -18,11 +19,12 @@ from wstrace.triage.squeeze import join
 from wstrace.triage.steps import steps_of
 
 if TYPE_CHECKING:
-    from wstrace.triage.facts import Origin, Text
+    from wstrace.triage.facts import Fact, Origin, Text
     from wstrace.triage.squeeze import Squeezed
 
 STREAMS: Final = 512
 CARRY: Final = 1 << 15
+LONG_LINE: Final = 8 * CARRY
 _ASSIGNED: Final = re.compile(
     r"rank\d+inworldsize\d+isassignedasDPrank(\d+),PPrank(\d+)(?:,PCPrank\d+)?,TPrank(\d+)"
     r"(?:,EPrank(\d+|N/A))?"
@@ -144,16 +146,31 @@ class _Parser:
         stream.ranks = _assigned(squeezed) or stream.ranks
         for position, fact in (*scan(squeezed, key), *steps_of(squeezed, key)):
             if stream.done <= position < limit:
-                origin = _labelled(fact.origin, stream)
-                self._facts.add(replace(fact, origin=origin))
+                self._facts.add(_placed(fact, stream))
         if stream.fresh:
             for setting in settings_of(squeezed):
                 self.settings.add(setting)
             self._facts.v2_runner |= "UsingV2ModelRunner" in squeezed.text
-        first = 0 if last else squeezed.index(max(0, length - CARRY))
-        stream.carry = [] if last else list(squeezed.lines[first:])
-        stream.done = 0 if last else limit - squeezed.starts[first] if squeezed.starts else 0
+        stream.carry, begins = ([], length) if last else _carried(squeezed)
+        stream.done = max(0, limit - begins)
         stream.fresh = []
+
+
+def _carried(squeezed: Squeezed) -> tuple[list[Line], int]:
+    """The last lines, CARRY characters and more, and where they begin in the text.
+
+    Of a line that is much longer only its end is kept, or each block would be read twice.
+    """
+    length = len(squeezed.text)
+    first = squeezed.index(max(0, length - CARRY))
+    lines = list(squeezed.lines[first:])
+    if lines and len(lines[0].text) > LONG_LINE:
+        lines[0] = replace(lines[0], text=lines[0].text[-LONG_LINE // 2 :])
+        kept = join(lines).text
+        if len(kept) >= CARRY and squeezed.text.endswith(kept):
+            return lines, length - len(kept)
+        lines = list(squeezed.lines[first:])
+    return lines, squeezed.starts[first] if squeezed.starts else 0
 
 
 def _assigned(squeezed: Squeezed) -> Ranks | None:
@@ -163,6 +180,13 @@ def _assigned(squeezed: Squeezed) -> Ranks | None:
         return None
     ep = int(found[4]) if found[4] and found[4].isdigit() else None
     return Ranks(dp=int(found[1]), pp=int(found[2]), tp=int(found[3]), ep=ep)
+
+
+def _placed(fact: Fact, stream: _Stream) -> Fact:
+    """The fact in its process; a mention only counts, and junk is dense with them."""
+    if isinstance(fact, Mention):
+        return fact
+    return replace(fact, origin=_labelled(fact.origin, stream))
 
 
 def _labelled(origin: Origin, stream: _Stream) -> Origin:

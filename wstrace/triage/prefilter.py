@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CONTEXT: Final = 1 << 15
 BUDGET: Final = 8 << 20
+LOOKS: Final = 2048  # past the budget, from each end of a block: junk has 50,000 in one
 MOST_KEYS: Final = 100_000
 _BLANKS: Final = b" \t\r\n>|\\\x00"
 _MESSAGE: Final = 240
@@ -57,7 +58,8 @@ class Prefilter:
     """Which blocks of an input may matter.
 
     The first BUDGET bytes with an anchor are all kept. After that a block has to hold
-    something new: a log that repeats the same failure for a gigabyte is read once.
+    something new: a log that repeats the same failure for a gigabyte is read once. Of a block
+    that is dense with one anchor only the ends are compared.
     """
 
     def __init__(self, budget: int = BUDGET) -> None:
@@ -99,18 +101,32 @@ class Prefilter:
 
     def _learn(self, squeezed: bytes, anchors: list[bytes]) -> bool:
         """Remember what the block says; True where any of it is new."""
-        before = len(self._keys)
+        before, looks = len(self._keys), LOOKS if self._budget <= 0 else len(squeezed)
         for anchor in anchors:
             reach = ANCHORS[anchor]
             if not reach:
                 self._keys.add((anchor,))
                 continue
-            position = squeezed.find(anchor)
-            while position >= 0:
+            for position in _places(squeezed, anchor, looks):
                 following = squeezed[position : position + reach].partition(_END)[0]
                 self._keys.add((_labelled(squeezed, position), following))
-                position = squeezed.find(anchor, position + len(anchor))
         return len(self._keys) > before
+
+
+def _places(squeezed: bytes, anchor: bytes, most: int) -> Iterator[int]:
+    """Where an anchor stands: of more than twice `most` places the first and the last."""
+    position, last = squeezed.find(anchor), 0
+    for _ in range(most):
+        if position < 0:
+            return
+        yield position
+        last, position = position, squeezed.find(anchor, position + len(anchor))
+    position = squeezed.rfind(anchor)
+    for _ in range(most):
+        if position <= last:
+            return
+        yield position
+        position = squeezed.rfind(anchor, 0, position)
 
 
 def _labelled(squeezed: bytes, position: int) -> bytes:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 REACH: Final = 900
 HEADLESS_REACH: Final = 240
+TAIL_REACH: Final = 40
 LAYER_REACH: Final = 6000
 _LAYER: Final = re.compile(
     r"torch\.ops\.vllm\.[\w.]{1,80}\([^()'\n]{0,300}'((?:[\w]+\.)*layers\.\d+(?:\.\w+)*)'"
@@ -44,7 +45,13 @@ _HEADLESS: Final = re.compile(
     rf"requires{SIZE.format('required')},?"
     rf"currentsizeis{SIZE.format('current')}"
 )
+_FILE_END: Final = re.compile(r"[\w.\-]{1,80}$")
+_TAIL: Final = re.compile(
+    rf"requires{SIZE.format('required')},?currentsizeis{SIZE.format('current')}"
+    r"\.?Workspacegrowthisnotallowed"
+)
 _MIDDLE: Final = re.compile(r"MB,?currentsizeis\d")
+_NOT_ALLOCATED: Final = "wasnotallocatedduring"
 _KEY: Final = re.compile(r"(?P<key>.{1,500}?)wasnotallocatedduring")
 _CLASS: Final = re.compile(r"<class '([\w.]+)'(?!>)")
 _RAW_KEY: Final = re.compile(r"locked but (?P<key>.{1,500}?) was not allocated")
@@ -75,13 +82,25 @@ def refusals_of(
     for middle in _MIDDLE.finditer(text):
         if _inside(middle.start(), starts):
             continue
-        match = _HEADLESS.search(text, max(0, middle.start() - HEADLESS_REACH))
-        if match and match.start() < middle.start() and not is_talk(squeezed, match.start()):
+        match = _headless_at(text, middle)
+        if match and not is_talk(squeezed, match.start()):
             yield match.start(), _headless(squeezed, match, stream, stack)
     for pattern, make in ((_SHAPE, _shape), (_LANE, _lane)):
         for match in pattern.finditer(text):
             if "{" not in match.group():
                 yield match.start(), make(squeezed, match, stream, stack)
+
+
+def _headless_at(text: str, middle: re.Match[str]) -> re.Match[str] | None:
+    """The message around its `middle` whose beginning is lost: from the last FILE.py:LINE on,
+    or, where that is lost too, from `requires` to its last words."""
+    suffix = text.rfind(".py:", max(0, middle.start() - HEADLESS_REACH), middle.start())
+    name = _FILE_END.search(text, max(0, suffix - 80), suffix) if suffix >= 0 else None
+    match = _HEADLESS.match(text, name.start()) if name else None
+    if match is not None:
+        return match
+    requires = text.rfind("requires", max(0, middle.start() - TAIL_REACH), middle.start())
+    return _TAIL.match(text, requires) if requires >= 0 else None
 
 
 def _inside(position: int, starts: list[int]) -> bool:
@@ -92,24 +111,30 @@ def _inside(position: int, starts: list[int]) -> bool:
 def _refusal(
     squeezed: Squeezed, start: int, end: int, stream: str, stack: list[tuple[int, Frame]]
 ) -> Refusal | None:
-    if is_talk(squeezed, start):
-        return None
     body = squeezed.text[start + len(_LOCKED_BUT) : end]
-    origin = origin_at(squeezed, start, stream)
+    refusal = _said(squeezed, start, body, origin_at(squeezed, start, stream))
+    if refusal is None or is_talk(squeezed, start):
+        return None
     frames = tracebacks.before(start, stack, squeezed)
+    if refusal.kind == "scratch":
+        return replace(refusal, frames=frames)
     layer = _layer_before(squeezed.text, start)
+    return _placed(replace(refusal, frames=frames, layer=layer))
+
+
+def _said(squeezed: Squeezed, start: int, body: str, origin: Origin) -> Refusal | None:
+    """What the message itself says. A text may be dense with halves of it: they end here,
+    before anything is looked for around them."""
     if _ALLOCATION.match(body):
-        refusal = _arena(squeezed, start, body, origin, frames)
-        return refusal and replace(refusal, layer=layer)
+        return _arena(squeezed, start, body, origin)
     scratch = _SCRATCH.match(body)
     if scratch:
-        return _scratch(scratch, origin, frames)
-    key = _KEY.match(body)
-    if key and "{" not in key["key"]:
-        raw = _RAW_KEY.search(squeezed.line(start).text)
-        name = raw["key"] if raw else _spaced(key["key"])
-        return _placed(Refusal("persistent", origin, name=name, layer=layer, frames=frames))
-    return None
+        return _scratch(scratch, origin)
+    key = _KEY.match(body) if _NOT_ALLOCATED in body else None
+    if key is None or "{" in key["key"]:
+        return None
+    raw = _RAW_KEY.search(squeezed.line(start).text)
+    return Refusal("persistent", origin, name=raw["key"] if raw else _spaced(key["key"]))
 
 
 def _layer_before(text: str, position: int) -> str | None:
@@ -118,9 +143,7 @@ def _layer_before(text: str, position: int) -> str | None:
     return found[-1] if found else None
 
 
-def _arena(
-    squeezed: Squeezed, start: int, body: str, origin: Origin, frames: tuple[Frame, ...]
-) -> Refusal | None:
+def _arena(squeezed: Squeezed, start: int, body: str, origin: Origin) -> Refusal | None:
     body = body[_ALLOCATION.match(body).end() :]  # type: ignore[union-attr]
     site = _CALLER.match(body)
     cut = None if site else _CALLER_CUT.match(body)
@@ -134,19 +157,17 @@ def _arena(
         return None
     current = _CURRENT.match(body, requires.end()) if requires else None
     name = named["name"] if named and ".py:" not in named["name"] else None
-    refusal = Refusal(
+    parts = _site_parts(site) if site else {}
+    if cut:
+        parts = {"file": cut["file"], "line": int(cut["line"])}
+    return Refusal(
         "arena",
         origin,
         required=amount(requires["size"]) if requires else None,
         current=amount(current["size"]) if current else None,
         name=None if name == "unknown" else name,
-        frames=frames,
+        **parts,
     )
-    if site:
-        refusal = replace(refusal, **_site_parts(site))
-    elif cut:
-        refusal = replace(refusal, file=cut["file"], line=int(cut["line"]))
-    return _placed(refusal)
 
 
 def _site_parts(site: re.Match[str]) -> dict[str, Any]:
@@ -158,7 +179,7 @@ def _headless(
     squeezed: Squeezed, match: re.Match[str], stream: str, stack: list[tuple[int, Frame]]
 ) -> Refusal:
     """The message with its beginning cut off."""
-    site = SITE.search(match["caller"])
+    site = SITE.search(match.groupdict().get("caller") or "")
     refusal = Refusal(
         "arena",
         origin_at(squeezed, match.start(), stream),
@@ -169,7 +190,7 @@ def _headless(
     return _placed(replace(refusal, **_site_parts(site)) if site else refusal)
 
 
-def _scratch(match: re.Match[str], origin: Origin, frames: tuple[Frame, ...]) -> Refusal:
+def _scratch(match: re.Match[str], origin: Origin) -> Refusal:
     return Refusal(
         "scratch",
         origin,
@@ -177,7 +198,6 @@ def _scratch(match: re.Match[str], origin: Origin, frames: tuple[Frame, ...]) ->
         function="reserve",
         required=Amount(f"{match['rows']} rows", None),
         current=Amount(f"{match['have']} rows", None) if match["have"] else None,
-        frames=frames,
     )
 
 
@@ -225,7 +245,7 @@ def _placed(refusal: Refusal) -> Refusal:
 
 def _is_error(squeezed: Squeezed, start: int) -> bool:
     line = squeezed.line(start)
-    return line.error or squeezed.text[:start].endswith(("Error:", "Error('", "error'"))
+    return line.error or squeezed.text.endswith(("Error:", "Error('", "error'"), 0, start)
 
 
 def _spaced(squeezed: str) -> str:

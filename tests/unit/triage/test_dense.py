@@ -1,0 +1,73 @@
+"""Junk that is dense with pieces of the message, and messages whose beginning is lost."""
+
+from __future__ import annotations
+
+import time
+from io import BytesIO
+
+import pytest
+
+from tests.unit.triage.generator import Failure
+from wstrace.triage.facts import Refusal
+from wstrace.triage.parser import parse
+from wstrace.triage.prefilter import Prefilter
+from wstrace.triage.reading import Block
+
+MESSAGE = Failure().message
+START = "Workspace is locked but"
+PIECES = {
+    "beginnings": MESSAGE[: MESSAGE.index("requires") - 8],
+    "middles": "MB, current size is 1",
+    "ends": MESSAGE[MESSAGE.index("requires") :],
+    "words": "Workspace is locked ",
+}
+
+
+def _refusals(text: str) -> list[Refusal]:
+    found, _ = parse(BytesIO(text.encode()), "test.log")
+    return found.refusals
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_dense_junk_takes_time_in_proportion(name: str) -> None:
+    """3 MB on one line: 12 to 50 s where a piece is compared with all that follows it."""
+    junk = (PIECES[name] * ((3 << 20) // len(PIECES[name]))).encode()
+    before = time.process_time()
+    parse(BytesIO(junk), "test.log")
+    assert time.process_time() - before < 6
+
+
+def test_a_message_at_the_end_of_dense_junk_is_found() -> None:
+    junk = PIECES["beginnings"] * ((10 << 20) // len(PIECES["beginnings"]))
+    found = _refusals(junk + MESSAGE)
+    assert [r.function for r in found] == [Failure().function]
+
+
+def test_past_the_budget_both_ends_of_a_dense_block_are_read() -> None:
+    half = PIECES["beginnings"].encode()
+    dense = half * 30_000
+    for new in (MESSAGE.encode() + dense, dense + MESSAGE.encode()):
+        prefilter = Prefilter(budget=0)
+        blocks = [Block(b"x", 1), Block(dense, 1), Block(dense, 1), Block(new, 1)]
+        kept = [block.data for block, _ in prefilter.kept(blocks)]
+        assert kept.count(dense) == 1
+        assert new in kept
+
+
+@pytest.mark.parametrize("lead", ["", "log: ", "2026-05-16 10:15:00 | "])
+def test_a_message_cut_at_its_beginning_keeps_what_is_left(lead: str) -> None:
+    whole = Failure()
+    sizes = (f"{whole.required:.2f} MB", f"{whole.current:.2f} MB")
+    for cut in range(1, MESSAGE.index("requires") + 1):
+        (found,) = _refusals(lead + MESSAGE[cut:])
+        assert found.required is not None
+        assert found.current is not None
+        assert (found.required.text, found.current.text) == sizes
+        assert found.function in (whole.function, None)
+
+
+def test_a_number_without_its_words_is_no_failure() -> None:
+    end = MESSAGE[MESSAGE.index("requires") :]
+    for cut in range(len("requires "), len(end)):
+        assert _refusals(end[cut:]) == []
+    assert _refusals(end.partition(" Workspace")[0]) == []
