@@ -107,32 +107,6 @@ def error_text(folder: Path) -> Facts:
 
 
 @scenario
-def fullgraph(folder: Path) -> Facts:
-    """torch.compile(fullgraph=True) around a request, without and with the recorder."""
-
-    def attempt() -> str:
-        torch._dynamo.reset()
-        manager = workspace().current_workspace_manager()
-
-        def forward(x: torch.Tensor) -> torch.Tensor:
-            (view,) = manager.get_simultaneous(((16,), torch.float32))
-            return x + view.zero_()
-
-        try:
-            torch.compile(forward, fullgraph=True, backend="eager")(torch.ones(16))
-        except Exception as error:
-            return type(error).__name__
-        return ""
-
-    workspace().init_workspace_manager(torch.device("cpu"))
-    ask(1024)
-    plain = attempt()
-    with recorded(folder) as live:
-        Kit(live).engine()
-        return {"plain": plain, "wrapped": attempt()}
-
-
-@scenario
 def grow(folder: Path) -> Facts:
     """`--on-growth grow`: the captured generation stays alive; no memory, vLLM's error."""
     with recorded(folder, on_growth="grow") as live:

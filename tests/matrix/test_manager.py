@@ -105,21 +105,6 @@ def test_the_error_is_the_same_to_the_byte_with_and_without_the_recorder(run: Ru
     assert wrapped == plain
 
 
-@shows("torch.compile(fullgraph=True) sees through the wrapper", until="0.26")
-def test_the_wrapper_is_traceable_where_the_manager_is(run: Run) -> None:
-    assert run.facts("fullgraph") == {"plain": "", "wrapped": ""}
-
-
-@shows(
-    "torch.compile(fullgraph=True): vLLM's own lane look-up refuses, wrapped or not",
-    since="0.28",
-)
-def test_the_wrapper_changes_nothing_where_the_lane_cannot_be_traced(run: Run) -> None:
-    facts = run.facts("fullgraph")
-    assert facts["plain"]
-    assert facts["wrapped"] == facts["plain"]
-
-
 @shows("grow: a larger arena, the captured one kept alive")
 def test_grow_keeps_the_captured_generation(run: Run) -> None:
     facts = run.facts("grow")

@@ -13,7 +13,7 @@ from tests.matrix.wheels import PINNED
 from wstrace.recorder.table import HOOKS
 
 LINES: Lines = {"always": [("0", "99")], "later": [("0.28", "99")], "once": [("0", "0.18.1")]}
-ALL = {version: True for version in ("0.13.0", "0.28.0")}
+ALL = dict.fromkeys(("0.13.0", "0.28.0"), True)
 RUN: Outcomes = {"always": ALL, "later": {"0.28.0": True}, "once": {"0.13.0": True}}
 
 
@@ -61,7 +61,7 @@ def test_a_failure_is_no_page_either(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(compatibility, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(compatibility, "lines", lambda: LINES)
     results.write_text(json.dumps(RUN | {"later": {"0.28.0": False}}))
-    with pytest.raises(SystemExit, match="failed:\n.*later: 0.28.0"):
+    with pytest.raises(SystemExit, match="failed:\nlater: 0"):
         compatibility.main(results)
 
 
