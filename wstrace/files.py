@@ -8,14 +8,15 @@ import tempfile
 from pathlib import Path
 
 from wstrace.errors import WstraceError
+from wstrace.units import human
 
 
 def write_output(text: str | bytes, target: Path | None, *, force: bool = True) -> None:
     """Write text or bytes to stdout (None or `-`), or to a file by rename.
 
-    With `force` False an existing file is refused;
-    a trace's own files always are. Raises WstraceError (exit 2) when the
-    file cannot be written; then nothing is left behind.
+    A device or a pipe (`/dev/stdout`) is written to, not replaced. With `force` False an
+    existing file is refused; a trace's own files always are. Raises WstraceError (exit 2)
+    when the file cannot be written; then nothing is left behind.
     """
     if target is None or str(target) == "-":
         _to_stdout(text)
@@ -24,14 +25,32 @@ def write_output(text: str | bytes, target: Path | None, *, force: bool = True) 
         raise WstraceError(
             f"{target} is part of a trace and is not overwritten.", "Choose another -o."
         )
-    if (target.exists() or target.is_symlink()) and not force:
-        raise WstraceError(f"{target} exists.", "Choose another -o, or add --force.")
+    data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
     try:
-        _write_whole(text.encode() if isinstance(text, str) else text, target)
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            target.write_bytes(data)
+            return
+        if (target.exists() or target.is_symlink()) and not force:
+            raise WstraceError(f"{target} exists.", "Choose another -o, or add --force.")
+        _write_whole(data, target)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise WstraceError(
             f"Cannot write {target}: {error.strerror}.", "Give a folder that can be written."
         ) from error
+
+
+def read_input(path: Path, most: int) -> bytes:
+    """A file, pipe or device of at most `most` bytes.
+
+    Raises OSError as open does, and ValueError for more (/dev/zero never ends).
+    """
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"larger than {human(most)}")
+    return data
 
 
 def _to_stdout(text: str | bytes) -> None:

@@ -51,6 +51,12 @@ class Demo:
         seconds = time.monotonic() - self.started
         self.console.print(f"[bold]\\[{seconds:5.1f} s][/bold] {text}", highlight=False)
 
+    def wait(self, seconds: float, name: str) -> None:
+        """Called every ten seconds of a start; told after 10, 20, 40, 80 and so on."""
+        tens = round(seconds / 10)
+        if tens & (tens - 1) == 0:
+            self.say(f"... the engine is starting ({name}.log)")
+
     def show(self, text: str) -> None:
         """Output of a command, indented."""
         for line in text.rstrip().splitlines():
@@ -116,7 +122,7 @@ def _serve(
         demo.folder / f"{name}.log",
         before=[*program, *options, "--"],
         env=engine_env(patterns),
-        on_wait=lambda seconds: demo.say(f"... the engine is starting ({name}.log)"),
+        on_wait=lambda seconds: demo.wait(seconds, name),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from wstrace.errors import WstraceError
+from wstrace.files import read_input
 from wstrace.gate.place import Place
 
 HEAD: Final = (
@@ -63,11 +64,10 @@ def read_baseline(path: Path) -> Baseline:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_SIZE:
-            raise WstraceError(f"{path} is larger than 4 MiB.", "Give a baseline file.")
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not text"
+        return read_input(path, MAX_SIZE).decode("utf-8")
+    except (OSError, ValueError) as error:
+        undecodable = isinstance(error, UnicodeDecodeError)
+        why = "not text" if undecodable else getattr(error, "strerror", None) or error
         raise WstraceError(
             f"Cannot read the baseline {path}: {why}.",
             "Write one first: wstrace gate TRACE --write-baseline FILE.",

@@ -49,6 +49,16 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Nothing is followed: the caller sees the 3xx."""
 
 
+def _host(url: str) -> str | None:
+    """The host of an http(s) URL; None for another scheme, a bad address or a bad port."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:
+        return None
+    return parts.hostname if usable else None
+
+
 class Client:
     """Calls one server. Raises WstraceError for a URL that is not http(s).
 
@@ -56,13 +66,13 @@ class Client:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        host = _host(url)
+        if host is None:
             raise WstraceError(
                 f"Not a server's URL: {url!r}.", "Write it as http://127.0.0.1:8000."
             )
         self.base = url.rstrip("/").removesuffix("/v1")
-        proxy = urllib.request.ProxyHandler({} if _is_local(parts.hostname) else None)
+        proxy = urllib.request.ProxyHandler({} if _is_local(host) else None)
         self._opener = urllib.request.build_opener(proxy, _NoRedirect())
 
     def wait(self, seconds: float) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from wstrace.errors import WstraceError
+from wstrace.files import read_input
 from wstrace.gate.limits import GRADES, Grade, Limits
 from wstrace.units import parse_bytes
 
 FILE: Final = "pyproject.toml"
+MAX_SIZE: Final = 4 << 20
 KEYS: Final[dict[str, type]] = {
     "fail-on": str,
     "allow-unlocked": bool,
@@ -74,9 +76,8 @@ def read_config(path: Path | None) -> Config:
 
 def _table(path: Path) -> dict[str, Any] | None:
     try:
-        with path.open("rb") as file:
-            document = tomllib.load(file)
-    except (OSError, ValueError) as error:
+        document = tomllib.loads(read_input(path, MAX_SIZE).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise WstraceError(
             f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.",
             "Mend the file, or name another one with --config.",

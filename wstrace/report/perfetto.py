@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -56,7 +57,7 @@ def torch_base(path: Path) -> int:
         data = path.read_bytes()
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
         return msgspec.json.decode(data, type=_TorchTrace).base
-    except (OSError, EOFError, msgspec.MsgspecError) as error:
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
         raise WstraceError(
             f"Not a torch profiler trace: {path} ({error}).",
             "Give the file that torch.profiler's export_chrome_trace wrote.",

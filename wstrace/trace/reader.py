@@ -109,6 +109,8 @@ def _files(path: Path) -> list[Path]:
         )
     if path.is_file():
         return [path]
+    if not path.is_dir():
+        raise WstraceError(f"{path} is no file and no folder.", "Give a trace folder.")
     try:
         return sorted(path.glob(f"*{SUFFIX}"))
     except OSError as error:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 CONTEXT: Final = 1 << 15
 BUDGET: Final = 8 << 20
-LOOKS: Final = 2048  # past the budget, from each end of a block: junk has 50,000 in one
+LOOKS: Final = 1024  # past the budget, from each end of a block: junk has 50,000 in one
 MOST_KEYS: Final = 100_000
+LABEL_REACH: Final = 200
 _BLANKS: Final = b" \t\r\n>|\\\x00"
 _MESSAGE: Final = 240
 # Anchor to how many of the following bytes make one occurrence differ from another.
@@ -107,7 +108,12 @@ class Prefilter:
             if not reach:
                 self._keys.add((anchor,))
                 continue
+            around: set[bytes] = set()
             for position in _places(squeezed, anchor, looks):
+                near = squeezed[max(0, position - LABEL_REACH) : position + reach]
+                if near in around:
+                    continue
+                around.add(near)
                 following = squeezed[position : position + reach].partition(_END)[0]
                 self._keys.add((_labelled(squeezed, position), following))
         return len(self._keys) > before
@@ -131,7 +137,7 @@ def _places(squeezed: bytes, anchor: bytes, most: int) -> Iterator[int]:
 
 def _labelled(squeezed: bytes, position: int) -> bytes:
     """The process label in front of `position`, where one is near."""
-    start = squeezed.rfind(b"(", max(0, position - 200), position)
+    start = squeezed.rfind(b"(", max(0, position - LABEL_REACH), position)
     label = _LABEL.match(squeezed, start) if start >= 0 else None
     return label[1] if label else b""
 

@@ -29,7 +29,11 @@ def command(output: OUT = None) -> None:
     folder = output or Path(tempfile.mkdtemp(prefix="wstrace-demo-"))
     _make(folder)
     console = Console(file=sys.stdout)
-    failed = run_demo(folder, console)
+    try:
+        failed = run_demo(folder, console)
+    except WstraceError as error:  # a server that does not start: its log's end is the hint
+        console.print(error.hint, highlight=False, markup=False)
+        raise WstraceError(f"{error.message}.", f"The logs are in {folder}.") from error
     console.print(f"Logs, traces and reserve.yaml: {folder}", highlight=False, markup=False)
     if failed:
         console.print("[red]Not as expected:[/red] " + "; ".join(failed), highlight=False)

@@ -134,9 +134,9 @@ def _check_report(target: Path) -> None:
     from wstrace.report.choose import format_of
 
     format_of(target, None)
-    if not target.parent.is_dir():
+    if not os.access(target.parent, os.W_OK):
         raise WstraceError(
-            f"No folder {target.parent} for --report.", "Make it, or name another."
+            f"No folder {target.parent} to write --report in.", "Make it, or name another."
         )
 
 

@@ -58,6 +58,7 @@ def command(
     from wstrace.triage.numbers import Given, parse_set
 
     given = Given(parse_set(numbers or ()), model_config)
+    _check_files(model_config, output, reserve)
     report = reports.read(_inputs(files), given)
     if reserve is not None:
         from wstrace.triage import reserve as from_log
@@ -68,9 +69,22 @@ def command(
     write_output(_rendered(report, form, output), output)
 
 
+def _check_files(model_config: Path | None, output: Path | None, reserve: Path | None) -> None:
+    if model_config is not None and not model_config.is_file():
+        raise WstraceError(
+            f"The model config '{model_config}' is no file.",
+            "Give the config.json that lies beside the model's weights.",
+        )
+    if reserve is not None and output is not None and reserve.absolute() == output.absolute():
+        raise WstraceError(
+            f"--reserve and -o both write {output}.", "Give each a file of its own."
+        )
+
+
 def _inputs(files: list[str] | None) -> list[str]:
+    """The files as given, each once: twice the same one would count its failures twice."""
     if files:
-        return files
+        return list(dict.fromkeys(files))
     if sys.stdin.isatty():
         raise WstraceError(
             "There is nothing to read.", "Give a log: wstrace triage FILE, or pipe one in."

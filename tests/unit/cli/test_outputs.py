@@ -1,0 +1,81 @@
+"""Where output goes and what input may be: devices, pipes, endless files, one path twice."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.unit.gate.conftest import Gate, gate  # noqa: F401
+from tests.unit.gate.traces import clean
+from wstrace.cli.commands.triage import command as triage
+from wstrace.errors import WstraceError
+from wstrace.files import read_input, write_output
+from wstrace.trace.reader import load
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_output("hello", pipe)
+    reader.join(10)
+    assert (read, pipe.is_fifo()) == ([b"hello"], True)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_full_device_is_an_error() -> None:
+    with pytest.raises(WstraceError, match="No space left"):
+        write_output("hello", Path("/dev/full"))
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_name_that_is_no_utf8_is_written_as_it_was(tmp_path: Path) -> None:
+    write_output(os.fsdecode(b"caf\xe9"), tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == b"caf\xe9"
+
+
+def test_what_never_ends_is_read_to_its_limit() -> None:
+    with pytest.raises(ValueError, match=r"larger than 1\.00 KiB"):
+        read_input(Path("/dev/zero"), 1024)
+
+
+@pytest.mark.parametrize("option", ["--baseline", "--config"])
+def test_the_gate_reads_no_endless_file(
+    option: str,
+    gate: Gate,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    clean(tmp_path / "t")
+    code, text = gate("t", option, "/dev/zero")
+    assert (code, "larger than 4.00 MiB" in text) == (2, True)
+
+
+def test_a_device_is_no_trace() -> None:
+    with pytest.raises(WstraceError, match="no file and no folder"):
+        load(Path("/dev/null"))
+
+
+def test_triage_does_not_write_two_things_to_one_file(tmp_path: Path) -> None:
+    with pytest.raises(WstraceError, match="both write"):
+        triage(files=["x"], output=tmp_path / "x", reserve=tmp_path / "x")
+
+
+def test_triage_reads_a_file_given_twice_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("all is well\n")
+    triage(files=[str(log)])
+    once = capsys.readouterr().out
+    triage(files=[str(log), str(log)])
+    assert capsys.readouterr().out == once
+
+
+def test_a_model_config_that_is_no_file_is_told_before_the_log_is_read(tmp_path: Path) -> None:
+    with pytest.raises(WstraceError, match="is no file"):
+        triage(files=["nowhere"], model_config=tmp_path)
