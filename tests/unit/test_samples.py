@@ -119,34 +119,6 @@ def test_the_reserve_cost_the_kv_cache_its_bytes() -> None:
     assert found == [15_931_759_821, 15_931_759_821 - 32768 * H100]
 
 
-EXAMPLES: Final = re.compile(
-    r"\(\.\./\.\./sample_traces/(?P<trace>[^/]+)/report\.md\).*?^```\n(?P<shown>.*?)^```",
-    re.DOTALL | re.MULTILINE,
-)
-
-
-def shown_examples() -> list[tuple[str, str, str]]:
-    """(page, trace, what the page shows of its report without the title)."""
-    return [
-        (page.stem, match["trace"], match["shown"].split("\n", 1)[1])
-        for page in sorted((ROOT / "docs" / "findings").glob("*.md"))
-        for match in EXAMPLES.finditer(page.read_text())
-    ]
-
-
-def test_pages_show_examples_of_samples() -> None:
-    pages = [page for page, _, _ in shown_examples()]
-    assert pages == ["WS101", "WS102", "WS203", "WS301"]
-
-
-@pytest.mark.parametrize(("page", "trace", "shown"), shown_examples())
-def test_an_example_is_what_the_report_says(page: str, trace: str, shown: str) -> None:
-    report = " ".join((SAMPLES / trace / "report.txt").read_text().split())
-    part = report[report.index(f"{page} ") :]
-    for sentence in re.split(r"\n(?=  [a-z])", shown.strip("\n")):
-        assert " ".join(sentence.split()) in part
-
-
 def test_the_reports_are_fresh() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "make-sample-reports"), "--check"],
