@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 
 
+def _bare(stop: Stop) -> Stop:
+    """The end without the frames that it passed: kept, they would keep all their variables."""
+    stop.__traceback__ = stop.__context__ = None
+    return stop
+
+
 class Names(Conditions):
     """Reaching definitions, by demand: only what the request needs is followed."""
 
@@ -68,11 +74,11 @@ class Names(Conditions):
             if name in scope.source.closed_over and _holds_list(found):
                 found = Stop(scope.source.file, f"the list {name} is used by an inner function")
         except Stop as stop:
-            found = stop
+            found = _bare(stop)
         try:
             return self.world.observed(scope, name, point, found)
         except Stop as stop:
-            return stop
+            return _bare(stop)
 
     def before(self, scope: Scope, name: str, point: Point) -> Value:
         self.session.step(scope.source.file)

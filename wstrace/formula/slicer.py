@@ -7,6 +7,8 @@ are cached (bounded); values are read anew for every request.
 
 from __future__ import annotations
 
+import ast
+import traceback
 import types
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +17,9 @@ from typing import Final
 from wstrace.formula import numbers, tree
 from wstrace.formula.evaluate import Evaluator
 from wstrace.formula.expression import MAX_LENGTH
-from wstrace.formula.live import LiveWorld
+from wstrace.formula.live import LiveState, LiveWorld
 from wstrace.formula.provenance import Leaf, Sliced
+from wstrace.formula.scope import Scope
 from wstrace.formula.session import Session
 from wstrace.formula.tree import Const, Node, simplified
 from wstrace.formula.values import Dtype, Obj, Opaque, Seq, Stop, Value, arms
@@ -35,9 +38,12 @@ def slice_request(
     Checked against `specs`; nothing is raised, whatever goes wrong is in `stopped`.
     """
     session = Session()
+    world = _World(session, max_callers)
+    world.evaluator = Evaluator(session, world)
     try:
-        return _sliced(session, frame, specs, max_callers)
+        return _sliced(session, world, frame, specs)
     except Stop as stop:
+        _forget_way(stop)
         return Sliced(None, (), _statements(session), str(stop))
     except tree.FormulaError as error:
         return Sliced(None, (), _statements(session), error.message)
@@ -45,14 +51,52 @@ def slice_request(
         return Sliced(None, (), _statements(session), "the slice is nested too deeply")
     except Exception as error:
         return Sliced(None, (), (), f"internal: {type(error).__name__}: {error}"[:300])
+    finally:
+        world.let_go()
+
+
+class _World(LiveWorld):
+    """Lets go of the frames that it looked at: the evaluator's closures are cycles, as are the
+    tracebacks of remembered ends, and what a frame's variables hold (a view of the arena) would
+    live until the next garbage collection.
+    """
+
+    def __init__(self, session: Session, max_callers: int) -> None:
+        super().__init__(session, max_callers)
+        self.states: list[LiveState] = []
+
+    def scope_of(self, frame: types.FrameType, up: int) -> tuple[Scope, ast.Call]:
+        """As LiveWorld's; its state is kept in mind."""
+        scope, call = super().scope_of(frame, up)
+        if isinstance(scope.state, LiveState):
+            self.states.append(scope.state)
+        return scope, call
+
+    def let_go(self) -> None:
+        """No frame is held any more."""
+        for state in self.states:
+            object.__setattr__(state, "frame", None)
+            state.closure.clear()
+        for found in self.evaluator.memo.values():
+            if isinstance(found, Stop):
+                _forget_way(found)
+        self.evaluator.memo.clear()
+
+
+def _forget_way(error: BaseException) -> None:
+    """Clear the frames that an error passed, and those of the errors before it."""
+    before = [e for e in (error.__context__, error.__cause__) if e is not None]
+    if error.__traceback__ is not None:
+        traceback.clear_frames(error.__traceback__)
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    for earlier in before:
+        _forget_way(earlier)
 
 
 def _sliced(
-    session: Session, frame: types.FrameType, specs: Sequence[Spec], max_callers: int
+    session: Session, world: LiveWorld, frame: types.FrameType, specs: Sequence[Spec]
 ) -> Sliced:
-    world = LiveWorld(session, max_callers)
-    evaluator = Evaluator(session, world)
-    world.evaluator = evaluator
+    evaluator = world.evaluator
     scope, call = world.scope_of(frame, 0)
     session.statements[scope.source.line(call)] = None
     if call.keywords:
