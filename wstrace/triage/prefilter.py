@@ -108,15 +108,31 @@ class Prefilter:
             if not reach:
                 self._keys.add((anchor,))
                 continue
-            around: set[bytes] = set()
-            for position in _places(squeezed, anchor, looks):
-                near = squeezed[max(0, position - LABEL_REACH) : position + reach]
-                if near in around:
-                    continue
-                around.add(near)
-                following = squeezed[position : position + reach].partition(_END)[0]
-                self._keys.add((_labelled(squeezed, position), following))
+            self._keys.update(_sayings(squeezed, anchor, reach, looks))
         return len(self._keys) > before
+
+
+def _sayings(
+    squeezed: bytes, anchor: bytes, reach: int, looks: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """What follows an anchor, with the process label in front of it.
+
+    The block's end cuts the last ones at any point: those are new only where no whole one
+    of the block begins so, or junk would be new in every block.
+    """
+    around: set[bytes] = set()
+    whole: set[bytes] = set()
+    for position in _places(squeezed, anchor, looks):
+        near = squeezed[max(0, position - LABEL_REACH) : position + reach]
+        if near in around:
+            continue
+        around.add(near)
+        following, end, _ = squeezed[position : position + reach].partition(_END)
+        if end or position + reach <= len(squeezed):
+            whole.add(following)
+        elif any(known.startswith(following) for known in whole):
+            continue
+        yield _labelled(squeezed, position), following
 
 
 def _places(squeezed: bytes, anchor: bytes, most: int) -> Iterator[int]:

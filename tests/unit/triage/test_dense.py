@@ -54,6 +54,15 @@ def test_past_the_budget_both_ends_of_a_dense_block_are_read() -> None:
         assert new in kept
 
 
+def test_a_block_that_ends_within_a_piece_is_not_new_for_that() -> None:
+    half = PIECES["beginnings"].encode()
+    size = 20 * len(half) * 100 + 1  # each block ends one byte further into a piece
+    stream = half * (size * 40 // len(half) + 1)
+    blocks = [Block(stream[n * size : (n + 1) * size], 1) for n in range(40)]
+    kept = [block for block, _ in Prefilter(budget=0).kept(blocks) if len(block.data) == size]
+    assert len(kept) <= 3
+
+
 @pytest.mark.parametrize("lead", ["", "log: ", "2026-05-16 10:15:00 | "])
 def test_a_message_cut_at_its_beginning_keeps_what_is_left(lead: str) -> None:
     whole = Failure()
