@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from wstrace.trace.records import Limit
 
 _CAN_BE_ZERO: Final = frozenset(
-    ("num_computed_tokens", "num_decodes", "num_decode_tokens", "num_prefills")
-) | {"num_prefill_tokens"}
+    ("num_computed_tokens", "num_decodes", "num_decode_tokens", "num_decode_rows")
+) | {"num_prefills", "num_prefill_tokens"}
 _SOURCES: Final[Mapping[str, str]] = {
     "num_computed_tokens": "the scheduler keeps one position free for the next token",
     "seq_len": "the scheduler and the drafter stop at the model length",
@@ -32,6 +32,7 @@ _SOURCES: Final[Mapping[str, str]] = {
     "num_reqs": "the scheduler's request budget",
     "num_decodes": "every running request may decode",
     "num_decode_tokens": "a decoding request verifies its drafts and one more token",
+    "num_decode_rows": "one request with all its drafts pads every other to its length",
     "num_prefills": "every running request may prefill",
     "num_prefill_tokens": "the scheduler's token budget",
     "total_seq_len": "every running request at the model length",
@@ -71,6 +72,7 @@ def _texts(numbers: Mapping[str, int]) -> dict[str, str]:
         "num_reqs": "max_num_seqs",
         "num_decodes": "max_num_seqs",
         "num_decode_tokens": decode if decode_width(numbers) != "1" else "max_num_seqs",
+        "num_decode_rows": _decode_rows(numbers),
         "num_prefills": "max_num_seqs",
         "num_prefill_tokens": "max_num_batched_tokens",
         "total_seq_len": "max_num_seqs * max_model_len",
@@ -88,6 +90,20 @@ def decode_width(numbers: Mapping[str, int]) -> str:
     if numbers.get("reorder_batch_threshold", 1) > 1:
         return f"max({drafts}, reorder_batch_threshold)"
     return f"({drafts})" if drafts != "1" else drafts
+
+
+def _decode_rows(numbers: Mapping[str, int]) -> str:
+    """n decodes with `width` tokens in one of them take n + width - 1 of the token budget.
+
+    Up to half of the budget, a longer longest request always makes more rows.
+    """
+    width = decode_width(numbers)
+    if width == "1":
+        return "max_num_seqs"
+    tokens = expression.parse(width).evaluate(numbers)
+    if 2 * tokens > numbers.get("max_num_batched_tokens", 2 * tokens) + 1:
+        return f"max_num_seqs * {width}"
+    return f"min(max_num_seqs, max_num_batched_tokens + 1 - {width}) * {width}"
 
 
 def _padded(numbers: Mapping[str, int]) -> str:
@@ -138,6 +154,7 @@ def _joint_texts(decode_width: str) -> tuple[str, ...]:
         "num_decode_tokens + num_prefill_tokens - max_num_batched_tokens",
         f"num_decode_tokens - num_decodes * {decode_width}",
         "num_decodes - num_decode_tokens",
+        "num_decode_tokens - num_decode_rows",
         "num_prefills - num_prefill_tokens",
         "num_decodes + num_prefills - max_num_seqs",
         "num_reqs - num_scheduled_tokens",

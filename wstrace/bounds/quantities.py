@@ -41,6 +41,7 @@ def _totals(requests: Sequence[Request]) -> dict[str, int]:
     return {
         "num_decodes": len(decodes),
         "num_decode_tokens": decode_tokens,
+        "num_decode_rows": len(decodes) * max((r.scheduled for r in decodes), default=0),
         "num_prefills": len(requests) - len(decodes),
         "num_prefill_tokens": sum(r.scheduled for r in requests) - decode_tokens,
         "total_seq_len": sum(r.computed + r.scheduled for r in requests),

@@ -8,9 +8,12 @@ names of locals, parameters or other people's classes do not count.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from wstrace.formula.numbers import COMPUTED, LENGTHS, STARTS
+from wstrace.formula.numbers import COMPUTED, DECODES, LENGTHS, STARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 HOLDERS: Final = {"SchedulerOutput", "ForwardContext", "BatchDescriptor"}
 SCALARS: Final = {
@@ -30,6 +33,7 @@ SCALARS: Final = {
     "max_seq_len": "seq_len",
     "max_prefill_seq_len": "seq_len",
     "max_decode_seq_len": "seq_len",
+    "max_kv_seq_len": "seq_len",
 }
 SERIES: Final = {
     "seq_lens": LENGTHS,
@@ -38,11 +42,16 @@ SERIES: Final = {
     "query_start_loc": STARTS,
     "query_start_loc_cpu": STARTS,
     "num_computed_tokens_cpu": COMPUTED,
+    "decode_lens": DECODES,
 }
+COUNTS: Final = {DECODES: "num_decode_tokens"}
+"""What a series has one element for, where that is not each request: vLLM flattens decodes
+with several tokens into one entry a token, or keeps one a request."""
 TENSORS: Final = {
     "block_table": ("num_reqs", "max_blocks_per_req"),
     "block_table_tensor": ("num_reqs", "max_blocks_per_req"),
     "slot_mapping": ("num_padded_tokens",),
+    "decode_row_lens": ("num_decode_rows",),
 }
 ENTRIES: Final = {
     "unified_attention": ("query",),
@@ -101,6 +110,13 @@ def scope_role(role: str, class_name: str) -> str:
     if role == "num_reqs" and "Prefill" in class_name:
         return "num_prefills"
     return role
+
+
+def series_count(kind: str, owner: Hashable) -> tuple[Hashable, str]:
+    """The key and role of the number of elements of a series of the metadata `owner`."""
+    if kind in COUNTS:
+        return (kind, "count", owner), COUNTS[kind]
+    return ("reqs", owner), "num_reqs"
 
 
 def entry(module: str, qualname: str, parameter: str) -> bool:

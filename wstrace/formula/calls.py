@@ -11,6 +11,7 @@ from wstrace.formula.values import (
     Obj,
     Stop,
     Value,
+    arms,
     spread,
 )
 
@@ -27,17 +28,23 @@ class Calls(Library):
     def call(self, node: ast.Call, scope: Scope) -> Value:
         """The result of a call; Stop unless every step of it is understood."""
         called = self.value(node.func, scope)
-        return spread(lambda f: self.called(f, node, scope), called)
+        if not all(isinstance(f, Bound) and f.function is None for f in arms(called)):
+            return spread(lambda f: self.called(f, node, scope), called)
+        where = scope.where(node)
+
+        def applied(method: Value, given: Value) -> Value:
+            assert isinstance(method, Bound)
+            call = self.method
+            return spread(
+                lambda owner, *args: call(owner, method.name, list(args), where),
+                method.owner,
+                *items_of(given),
+            )
+
+        return spread(applied, called, self.packed([*node.args, *_axes(node)], scope))
 
     def called(self, function: Value, node: ast.Call, scope: Scope) -> Value:
         where = scope.where(node)
-        if isinstance(function, Bound) and function.function is None:
-            name = function.name
-            return spread(
-                lambda owner, given: self.method(owner, name, items_of(given), where),
-                function.owner,
-                self.packed([*node.args, *_axes(node)], scope),
-            )
         target = function.function if isinstance(function, Bound) else function
         if not isinstance(target, Obj):
             raise Stop(where, "calls something that is not known")

@@ -82,22 +82,41 @@ def changes_in(
 
 
 def _constructors(methods: list[Method]) -> frozenset[str]:
-    """Constructors, and private methods that only constructors call."""
+    """Constructors, and private methods that only constructors call, or that are called
+    once: where `self` has not yet what they set."""
     found = set(CONSTRUCTORS)
-    private = {m.name for m in methods if m.name.startswith("_") and m.name not in found}
-    used = {
-        m.name: {n.attr for n in ast.walk(m) if isinstance(n, ast.Attribute)} for m in methods
-    }
+    private = {m.name: m for m in methods if m.name.startswith("_") and m.name not in found}
+    used = {m.name: list(_calls(m)) for m in methods}
     for _ in private:
-        for name in private - found:
-            callers = {m for m, attributes in used.items() if name in attributes}
-            if callers and callers <= found:
+        for name in private.keys() - found:
+            calls = [(m, guard) for m, uses in used.items() for n, guard in uses if n == name]
+            first = [bool(guard and _store(private[name], guard, False)) for _, guard in calls]
+            late = {m for (m, _), once in zip(calls, first, strict=True) if not once}
+            if calls and late <= found:
                 found.add(name)
     return frozenset(found)
 
 
-def _attributes(node: ast.AST) -> set[str]:
-    return {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+def _calls(node: ast.AST, guard: str = "") -> Iterator[tuple[str, str]]:
+    """Attributes that `node` uses, each with the X of an `if not hasattr(self, X)` that it
+    stands under, or ''."""
+    if isinstance(node, ast.Attribute):
+        yield node.attr, guard
+    inner = _absent(node.test) if isinstance(node, ast.If) else ""
+    body = node.body if isinstance(node, ast.If) else []
+    for child in ast.iter_child_nodes(node):
+        yield from _calls(child, inner if inner and child in body else guard)
+
+
+def _absent(test: ast.expr) -> str:
+    """X where the test is `not hasattr(self, "X")`, else ''."""
+    call = test.operand if isinstance(test, ast.UnaryOp) else None
+    if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "hasattr"):
+        return ""
+    name = call.args[1] if len(call.args) == 2 else None
+    own = name is not None and ast.unparse(call.args[0]) == "self"
+    text = name.value if isinstance(name, ast.Constant) else ""
+    return text if own and isinstance(text, str) else ""
 
 
 def _store(node: ast.AST, attribute: str, contents: bool) -> int:

@@ -22,10 +22,12 @@ from wstrace.formula.values import (
     Seq,
     Series,
     Stop,
+    Tail,
     Tensor,
     Value,
     choose,
     constant,
+    present,
     spread,
 )
 
@@ -66,7 +68,7 @@ class Evaluator(Calls):
         stored = scope.source.attribute_stores.get(node.attr)
         if stored is not None and scope.source.name != "__init__":
             raise Stop(where, f"{node.attr} is assigned in the same function (line {stored})")
-        owner = self.value(node.value, scope)
+        owner = present(self.value(node.value, scope))
         return spread(lambda v: self.member(v, node.attr, where), owner)
 
     def member(self, owner: Value, name: str, where: str) -> Value:
@@ -88,7 +90,7 @@ class Evaluator(Calls):
 
     def subscript(self, node: ast.Subscript, scope: Scope) -> Value:
         where = scope.where(node)
-        owner = self.value(node.value, scope)
+        owner = present(self.value(node.value, scope))
         if isinstance(node.slice, ast.Slice):
             return spread(lambda v: self.sliced(v, node.slice, scope), owner)
         if isinstance(owner, Tensor) or _has_slices(node.slice):
@@ -123,7 +125,11 @@ class Evaluator(Calls):
             return tensors.indexed(self, owner, [cut], scope)
         ends = [self.literal_end(e, scope) for e in (cut.lower, cut.upper, cut.step)]
         if isinstance(owner, Obj) and isinstance(owner.handle, Tensor):
+            if ends[1:] == [None, None] and isinstance(ends[0], int) and ends[0] >= 0:
+                return Tail(owner.handle, ends[0])
             owner = _open_shape(owner.handle, ends, where)
+        elif isinstance(owner, Obj):
+            return tensors.indexed(self, self.world.as_tensor(owner, where), [cut], scope)
         if isinstance(owner, Seq) and "open" not in ends:
             bounds = [None if isinstance(e, str) else e for e in ends]
             return Seq(owner.items[slice(*bounds)], owner.mutable)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from abc import abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,12 @@ class Fields(Passing):
     def enter(self, function: Obj, where: str) -> Scope:
         """The scope of a function to inline."""
 
+    concrete: Mapping[ClassRef, ClassRef]
+    """Abstract classes -> the class whose instance a worker holds in their place."""
+
     def field(self, owner: Obj, cls: ClassRef, name: str, where: str) -> Value:
         """An attribute of an instance: a role, a method, a property, or a constant."""
+        cls = self.concrete.get(cls, cls)
         bound = self.metadata(owner, cls, name, where)
         if bound is not None:
             return bound
@@ -70,7 +74,8 @@ class Fields(Passing):
             return self.driver(key, binding.SCALARS[name], origin, where, cls)
         if name in binding.SERIES:
             kind = binding.SERIES[name]
-            count = self.driver(("reqs", owner.key), "num_reqs", origin, where, cls)
+            counted, role = binding.series_count(kind, owner.key)
+            count = self.driver(counted, role, origin, where, cls)
             if kind == numbers.STARTS:
                 count = Num(simplified("+", count.node, Const(1)))
             return Series(kind, owner.key, 0, origin, count)
@@ -84,7 +89,7 @@ class Fields(Passing):
         if typed is not None:
             return typed
         if self.project.member(cls, name) is None:
-            raise Stop(where, f"{cls.name}.{name} has no role")
+            return Obj(Opaque(f"{where}: {origin} has no role", open=True), key, origin)
         return None
 
     def driver(self, key: Hashable, role: str, origin: str, where: str, cls: ClassRef) -> Num:
@@ -113,31 +118,75 @@ class Fields(Passing):
             assert tree is not None
             why = changes_in(tree, base.node, name)
             if why:
-                raise Stop(where, why)
+                handle = Opaque(f"{where}: {why}", open=True)
+                return Obj(handle, (owner.key, name), f"{owner.path}.{name}")
         typed = self.typed_field(owner, cls, name) or self.given(cls, name, owner)
         if typed is not None:
             return typed
         return Obj(Opaque(), (owner.key, name), f"{owner.path}.{name}")
 
     def given(self, cls: ClassRef, name: str, owner: Obj) -> Value | None:
-        """`self.name = parameter` in a constructor, whose annotation names a class."""
-        init = self.project.member(cls, "__init__")
-        if init is None or isinstance(init.node, ast.Lambda):
-            return None
-        types = {a.arg: a.annotation for a in init.node.args.args}
-        for node in ast.walk(init.node):
-            target = node.targets[0] if isinstance(node, ast.Assign) else None
-            if not (isinstance(target, ast.Attribute) and target.attr == name):
+        """What constructors assign to `self.name`: a class called, or a parameter whose
+        annotation names one, or that a subclass gives to `super().__init__`."""
+        passed: dict[str, tuple[str, ast.expr]] = {}
+        for base in self.project.bases(cls):
+            init = self.project.own_member(base, "__init__")
+            if init is None or isinstance(init.node, ast.Lambda):
                 continue
-            assert isinstance(node, ast.Assign)
-            kind = types.get(node.value.id) if isinstance(node.value, ast.Name) else None
-            if isinstance(node.value, ast.Call):
-                kind = node.value.func
-            ref = self.project.named(init.module, kind) if kind is not None else None
-            if isinstance(ref, ClassRef):
-                path = f"{owner.path}.{name}"
-                return Obj(Instance(ref), (owner.key, name), path, "fixed")
+            assigned = _assigned_to(init.node, name)
+            if assigned is not None:
+                kind = self.kind_given(init, assigned, passed)
+                ref = self.project.named(*kind) if kind else None
+                if not isinstance(ref, ClassRef):
+                    return None
+                return Obj(Instance(ref), (owner.key, name), f"{owner.path}.{name}", "fixed")
+            passed = _given_up(init)
         return None
+
+    def kind_given(
+        self, init: FunctionRef, assigned: ast.expr, passed: dict[str, tuple[str, ast.expr]]
+    ) -> tuple[str, ast.expr] | None:
+        """Module and expression of the class of what a constructor assigns."""
+        if isinstance(assigned, ast.Call):
+            return init.module, assigned.func
+        if not isinstance(assigned, ast.Name):
+            return None
+        if assigned.id in passed:
+            return passed[assigned.id]
+        types = {a.arg: a.annotation for a in init.node.args.args}
+        annotation = types.get(assigned.id)
+        return (init.module, annotation) if annotation is not None else None
+
+
+def _assigned_to(init: ast.AST, name: str) -> ast.expr | None:
+    """The last value that a constructor assigns to `self.name`."""
+    found = None
+    for node in ast.walk(init):
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(target, ast.Attribute) and target.attr == name:
+            assert isinstance(node, ast.Assign)
+            found = node.value
+    return found
+
+
+def _given_up(init: FunctionRef) -> dict[str, tuple[str, ast.expr]]:
+    """Objects made in the keywords of `super().__init__(...)`: name -> their class."""
+    for node in ast.walk(init.node):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "super().__init__":
+            made = [(k.arg, k.value) for k in node.keywords if k.arg]
+            return {n: (init.module, v.func) for n, v in made if isinstance(v, ast.Call)}
+    return {}
+
+
+def abstract(method: FunctionRef) -> bool:
+    """Whether a method is left to subclasses."""
+    body = method.node.body
+    last = body[-1] if isinstance(body, list) else None
+    raised = ast.unparse(last.exc) if isinstance(last, ast.Raise) and last.exc else ""
+    alone = len(body) <= 2 if isinstance(body, list) else False
+    return decorated(method, "abstractmethod") or (
+        alone and raised.startswith("NotImplementedError")
+    )
 
 
 def decorated(method: FunctionRef, *names: str) -> bool:

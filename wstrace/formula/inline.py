@@ -15,8 +15,10 @@ from wstrace.formula.values import (
     Literal,
     Obj,
     Opaque,
+    Raises,
     Seq,
     Stop,
+    Tail,
     Value,
     choose,
     constant,
@@ -52,6 +54,9 @@ class Inlining(Names):
                 ):
                     items.append(value)
                     continue
+                if star and isinstance(value, Tail):
+                    items.append(value)
+                    continue
                 if star and not isinstance(value, Seq):
                     raise Stop(scope.where(part), "a starred value of unknown length")
                 items += value.items if star and isinstance(value, Seq) else [value]
@@ -70,7 +75,10 @@ class Inlining(Names):
         inner = self.world.enter(target, where)
         arguments = self.arguments(inner.source, owner, node, scope, inner)
         inner = replace(inner, arguments=arguments, depth=scope.depth + 1)
-        return self.returned(inner, inner.source.body, where)
+        try:
+            return self.returned(inner, inner.source.body, where)
+        except Raises as end:
+            raise Stop(end.where, end.why) from None
 
     def arguments(
         self,
@@ -140,7 +148,7 @@ class Inlining(Names):
             if _returns(statement):
                 raise Stop(scope.where(statement), "returns from inside a loop or try")
             if isinstance(statement, ast.Raise):
-                break
+                raise Raises(scope.where(statement), f"{scope.source.qualname} raises")
         raise Stop(where, f"{scope.source.qualname} returns nothing that is followed")
 
     def tried(
@@ -178,9 +186,14 @@ class Inlining(Names):
         decided = self.decided(statement.test, scope)
         if decided is not None:
             return continued(statement.body if decided else statement.orelse)
-        if _raises(statement.body):
+        try:
+            yes = continued(statement.body)
+        except Raises:
             return continued(statement.orelse)
-        yes, no = continued(statement.body), continued(statement.orelse)
+        try:
+            no = continued(statement.orelse)
+        except Raises:
+            return yes
         return choose((scope.serial, id(statement)), yes, no)
 
 

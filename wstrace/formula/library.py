@@ -41,6 +41,7 @@ _SAME: Final = {
     "builtins.tuple",
     "builtins.list",
 }
+_REDUCTIONS: Final = {"torch.sum", "torch.max", "torch.min"}
 _CEILINGS: Final = {"vllm.cdiv", "triton.cdiv"}
 _ROUND: Final = {"vllm.round_up", "vllm.round_down"}
 _POWERS: Final = {"vllm.next_power_of_2", "triton.next_power_of_2"}
@@ -86,6 +87,8 @@ class Library(Inlining):
     def series_method(self, series: Series, name: str, where: str) -> Value:
         if name in ("tolist", "cpu", "to", "numpy", "int", "long", "item", "clone"):
             return series
+        if name in ("numel", "size") and series.count is not None:
+            return series.count
         if name in ("max", "amax", "min"):
             return self.session.element(series, Index((name, series.kind)), where)
         if name == "diff" and series.kind == numbers.STARTS:
@@ -159,7 +162,17 @@ class Library(Inlining):
             return Zipped((Range(), args[0]))
         if title == "builtins.zip":
             return Zipped(tuple(args))
+        if title in _REDUCTIONS:
+            return self.contents(title, where)
         return Num(self.library(title, args, where))
+
+    def contents(self, title: str, where: str) -> Value:
+        """A number made of a tensor's contents: known to the request, bounded by nothing."""
+        why = f"{where}: {title}() of what a tensor holds"
+        name = title.rpartition(".")[2]
+        return self.session.leaf(
+            ("held", where), name, "unbound", None, None, title, where, why
+        )
 
     def library(self, title: str, args: list[Value], where: str) -> tree.Node:
         """Rounding functions of vLLM and Triton, by their names."""
@@ -183,6 +196,11 @@ class Library(Inlining):
             return self.series_method(one, title.rpartition(".")[2], where)
         if not isinstance(one, Seq):
             raise Stop(where, f"{title}() of something of unknown length")
+        return spread(lambda *items: self.folded_items(title, items, where), *one.items)
+
+    def folded_items(self, title: str, items: tuple[Value, ...], where: str) -> Value:
+        """As `folded`, over one choice of arms."""
+        one = Seq(items)
         if title == "math.prod":
             return Num(self.multiplied(one, where))
         nodes = [numbers.number(self.session, i, where) for i in one.items]
@@ -226,7 +244,20 @@ class Library(Inlining):
             raise Stop(where, "getattr of something that is not known")
         return self.world.attribute(owner, name.value, where)
 
+    def parent_call(self, node: ast.Call, scope: Scope) -> Value:
+        """`super()`: the classes after the one that the method stands in."""
+        where = scope.where(node)
+        names = scope.source.node.args.args
+        if node.args or not scope.source.in_class or not names:
+            raise Stop(where, "super() outside a method, or with arguments")
+        point = scope.source.places[id(node)]
+        owner = self.name(scope, names[0].arg, point, where)
+        if not isinstance(owner, Obj):
+            raise Stop(where, "super() of something that is not known")
+        return self.world.parent(owner, scope, where)
+
 
 _SPECIAL: Final[Mapping[str, Callable[[Library, ast.Call, Scope], Value]]] = {
     "builtins.getattr": Library.getattr_call,
+    "builtins.super": Library.parent_call,
 }

@@ -16,7 +16,7 @@ from wstrace.formula.classes import changes, module_constant
 from wstrace.formula.objects import MISSING, Objects, class_attribute, stored
 from wstrace.formula.scope import Scope
 from wstrace.formula.source import Point, call_at, function_source
-from wstrace.formula.values import Bound, Index, Literal, Obj, Stop, Tensor, Value
+from wstrace.formula.values import Bound, Index, Literal, Obj, Parent, Stop, Tensor, Value
 
 if TYPE_CHECKING:
     from wstrace.formula.evaluate import Evaluator
@@ -90,6 +90,8 @@ class LiveWorld(Lifting):
         handle = owner.handle
         if isinstance(handle, Tensor):
             raise Stop(where, f"{name} of a shape")
+        if isinstance(handle, Parent):
+            return self.of_parent(handle, name, where)
         if isinstance(handle, types.ModuleType):
             return self.module_attribute(handle, name, where)
         if isinstance(handle, type):
@@ -104,6 +106,33 @@ class LiveWorld(Lifting):
         if held is MISSING and hasattr(type(raw), "__get__") and not _is_method(raw):
             raise Stop(where, f"{name} is computed by a {type(raw).__name__}")
         return self.objects.instance(owner, name, where)
+
+    def as_tensor(self, owner: Obj, where: str) -> Tensor:
+        raise Stop(where, f"slices of {owner.path or 'an object'}, which is no tensor")
+
+    def parent(self, owner: Obj, scope: Scope, where: str) -> Value:
+        state = scope.state
+        assert isinstance(state, LiveState)
+        module, mro = state.globals.get("__name__"), type(owner.handle).__mro__
+        places = [
+            number
+            for number, cls in enumerate(mro)
+            if cls.__module__ == module and cls.__name__ == scope.source.in_class
+        ]
+        if len(places) != 1:
+            raise Stop(where, "super() of a class that is not known")
+        after = mro[places[0] + 1 :]
+        return Obj(Parent(owner, after), (owner.key, "super", places[0]), "super()")
+
+    def of_parent(self, parent: Parent, name: str, where: str) -> Value:
+        for cls in parent.after:
+            assert isinstance(cls, type)
+            raw = vars(cls).get(name, MISSING)
+            if isinstance(raw, types.FunctionType):
+                return Bound(parent.owner, name, Obj(raw, id(raw), name))
+            if raw is not MISSING:
+                raise Stop(where, f"super().{name} is a {type(raw).__name__}")
+        raise Stop(where, f"no class above has {name}")
 
     def followed(self, function: object, owner: Obj, where: str) -> Value:
         """A property's value from its source."""

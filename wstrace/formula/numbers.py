@@ -19,18 +19,21 @@ from wstrace.formula.values import (
     Seq,
     Series,
     Stop,
+    Tail,
     Tensor,
     Value,
 )
 
 if TYPE_CHECKING:
-    from wstrace.formula.session import Session
+    from wstrace.formula.session import Kind, Session
 
 COMPUTED: Final = "computed"
+DECODES: Final = "decode_lens"
 LENGTHS: Final = "seq_lens"
 QUERIES: Final = "query_lens"
 STARTS: Final = "query_starts"
-"""Kinds of `Series`: cached, whole and scheduled tokens of each request; and query starts."""
+"""Kinds of `Series`: cached, decoding, whole and scheduled tokens of each request; and query
+starts."""
 
 
 def negated(node: Node) -> Node:
@@ -127,12 +130,21 @@ def _special(session: Session, op: str, a: Value, b: Value, where: str) -> Value
         return combine(session, op, b, a, where)
     if op == "Sub":
         return a if b == Num(Const(0)) else _difference(session, a, b, where)
-    if isinstance(a, Tensor) and isinstance(b, Num | Literal):
+    if isinstance(a, Tensor) and (isinstance(b, Num | Literal) or _is_scale(b)):
         return a
+    if op == "Mult" and isinstance(a, Num) and isinstance(b, Num):
+        return session.whole(a, b) or session.padded_rows(a, b, where)
     return None
 
 
+def _is_scale(value: Value) -> bool:
+    """A quantization scale of vLLM: it never has more elements than what it scales."""
+    return isinstance(value, Obj) and value.path.endswith("_scale")
+
+
 def _sequences(op: str, a: Value, b: Value, where: str) -> Value:
+    if op == "Add" and isinstance(a, Seq) and isinstance(b, Tail):
+        return Seq((*a.items, b))
     if op == "Add" and isinstance(a, Seq) and isinstance(b, Seq):
         return Seq(a.items + b.items, a.mutable)
     for seq, times in ((a, b), (b, a)):
@@ -195,14 +207,17 @@ def number(session: Session, value: Value, where: str) -> Node:
 
 
 def opaque_leaf(session: Session, value: Obj, where: str, suffix: str = "") -> Num:
-    """A constant that is not known offline, named after the attribute that holds it."""
+    """A number that is not known offline, named after the attribute that holds it."""
     *before, name = value.path.split(".")
     if before and name.startswith("shape"):
         name = before[-1] + name.removeprefix("shape")
     key = ("opaque", value.key, suffix)
-    why = value.handle.why if isinstance(value.handle, Opaque) else ""
+    handle = value.handle
+    assert isinstance(handle, Opaque)
+    kind: Kind = "unbound" if handle.open and suffix != "_itemsize" else "constant"
+    why = handle.why if kind == "unbound" or not handle.open else ""
     source = value.path + suffix.replace("_", " ", 1)
-    return session.leaf(key, name + suffix, "constant", None, None, source, where, why)
+    return session.leaf(key, name + suffix, kind, None, None, source, where, why)
 
 
 def rounded(value: Value, up: bool, where: str) -> Value:

@@ -203,7 +203,8 @@ class Objects:
             size = len(value)
         starts = kind == "query_starts"
         count = None if size is None else size - starts
-        num = self.driver(("reqs", id(instance)), "num_reqs", count, origin, where, cls)
+        counted, role = binding.series_count(kind, id(instance))
+        num = self.driver(counted, role, count, origin, where, cls)
         if starts:
             num = Num(simplified("+", num.node, Const(1)))
         return Series(kind, id(instance), 0, origin, num)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from wstrace.formula import binding
 from wstrace.formula.hints import asserted_class
@@ -28,16 +28,19 @@ from wstrace.formula.values import (
     Num,
     Obj,
     Opaque,
+    Parent,
     Stop,
     Tensor,
     Value,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from wstrace.formula.evaluate import Evaluator
     from wstrace.formula.session import Session
 
-from wstrace.formula.fields import Fields, decorated
+from wstrace.formula.fields import Fields, abstract, decorated
 from wstrace.formula.passed import Instance, SourceState
 
 _ITEMSIZES: Final = {
@@ -48,6 +51,7 @@ _ITEMSIZES: Final = {
     **dict.fromkeys(("float64", "double", "int64", "long"), 8),
 }
 _METHODS: Final = ("get_", "is_", "has_", "fp8_", "num_compute_units")
+_REDUCING: Final = {"item", "sum", "max", "min", "to", "int", "cpu"}
 _DEVICE: Final = {"get_num_sm", "num_compute_units"}
 _PLATFORM: Final = "current_platform"
 _LIBRARY: Final = {"cdiv", "round_up", "round_down", "next_power_of_2"}
@@ -57,10 +61,18 @@ _TENSOR: Final = ("torch.Tensor", "torch.nn.Parameter")
 class SourceWorld(Fields):
     """Answers the evaluator from a project's files."""
 
-    def __init__(self, session: Session, project: Project, max_callers: int = 4) -> None:
+    def __init__(
+        self,
+        session: Session,
+        project: Project,
+        max_callers: int = 4,
+        concrete: Mapping[ClassRef, ClassRef] | None = None,
+    ) -> None:
         self.session = session
         self.project = project
         self.max_callers = max_callers
+        self.concrete = concrete or {}
+        self.abstract: dict[ClassRef, str] = {}
         self.evaluator: Evaluator
 
     def scope(self, module: str, source: object, up: int = 0) -> Scope:
@@ -112,15 +124,43 @@ class SourceWorld(Fields):
             return self.class_attribute(owner, handle, name, where)
         if isinstance(handle, Instance):
             return self.field(owner, handle.cls, name, where)
+        if isinstance(handle, Parent):
+            return self.of_parent(handle, name, where)
         if isinstance(handle, Opaque):
             return self.of_opaque(owner, name, where)
         raise Stop(where, f"{name} of {owner.path or 'something'}")
+
+    def as_tensor(self, owner: Obj, where: str) -> Tensor:
+        if not isinstance(owner.handle, Opaque) or _settled(owner):
+            raise Stop(where, f"slices of {owner.path or 'an object'}, which is no tensor")
+        return _open_tensor(self, owner, where)
+
+    def parent(self, owner: Obj, scope: Scope, where: str) -> Value:
+        state = scope.state
+        assert isinstance(state, SourceState)
+        own = self.owner_class(scope.source, state.module)
+        if own is None or not isinstance(owner.handle, Instance):
+            raise Stop(where, "super() of a class that is not known")
+        held = self.concrete.get(owner.handle.cls, owner.handle.cls)
+        bases = self.project.bases(held)
+        after = bases[bases.index(own) + 1 :] if own in bases else self.project.bases(own)[1:]
+        return Obj(Parent(owner, tuple(after)), (owner.key, "super", own), "super()")
+
+    def of_parent(self, parent: Parent, name: str, where: str) -> Value:
+        for cls in parent.after:
+            assert isinstance(cls, ClassRef)
+            method = self.project.own_member(cls, name)
+            if method is not None:
+                return Bound(parent.owner, name, Obj(method, method, name))
+        raise Stop(where, f"no class above has {name}")
 
     def of_opaque(self, owner: Obj, name: str, where: str) -> Value:
         if _settled(owner) and name.startswith(_METHODS):
             return Bound(owner, name)
         if name in ("shape", "dtype", "itemsize", "world_size") or _settled(owner):
             return Obj(owner.handle, (owner.key, name), f"{owner.path}.{name}")
+        if isinstance(owner.handle, Opaque) and owner.handle.open and name in _REDUCING:
+            return Bound(owner, name)
         if name in ("size", "view", "numel", "element_size"):
             return Bound(_open_tensor(self, owner, where), name)
         raise Stop(where, f"{name} of {owner.path}, whose class is not known")
@@ -165,8 +205,17 @@ class SourceWorld(Fields):
         handle = function.handle
         if not isinstance(handle, FunctionRef):
             raise Stop(where, f"calls {function.path or 'something'}, which has no body")
+        if abstract(handle):
+            self.left_open(handle, where)
         source = self.project.source(handle.module, handle.node, handle.owner)
         return Scope(source, SourceState(handle.module), arguments={})
+
+    def left_open(self, method: FunctionRef, where: str) -> NoReturn:
+        """A method of a class that only a worker has chosen: noted in `abstract`."""
+        cls = self.project.lookup(method.module, method.owner)
+        if isinstance(cls, ClassRef):
+            self.abstract[cls] = method.name
+        raise Stop(where, f"{method.owner}.{method.name} is a subclass's")
 
     def is_group(self, function: Obj) -> bool:
         handle = function.handle
@@ -199,6 +248,8 @@ class SourceWorld(Fields):
         raise stop
 
     def constant_call(self, owner: Obj, name: str, where: str) -> Value:
+        if isinstance(owner.handle, Opaque) and owner.handle.open and name in _REDUCING:
+            return Obj(owner.handle, (owner.key, name), f"{owner.path}_{name}")
         if not _settled(owner):
             raise Stop(where, f"the method {name}() is not followed")
         short = name.removeprefix("get_")
@@ -223,8 +274,11 @@ class SourceWorld(Fields):
         assert isinstance(state, SourceState)
         hint = asserted_class(scope.source, name)
         ref = self.project.named(state.module, hint) if hint is not None else None
+        key = ("local", scope.source.qualname, name)
         if isinstance(ref, ClassRef):
-            return Obj(Instance(ref), ("local", scope.source.qualname, name), name)
+            return Obj(Instance(ref), key, name)
+        if name in scope.source.loop_targets and scope.source.bindings(name) == 1:
+            return Obj(Opaque(str(found), open=True), key, name)
         raise found
 
 

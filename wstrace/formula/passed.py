@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from wstrace.formula import binding
+from wstrace.formula import binding, numbers
 from wstrace.formula.project import CallPlace, ClassRef, ExternalRef, Project
 from wstrace.formula.scope import Scope
 from wstrace.formula.values import Dtype, Obj, Opaque, Stop, Tensor, Value, choose
@@ -77,7 +77,10 @@ class Passing:
             tensor = isinstance(ref, ExternalRef) and ref.name == "torch.Tensor"
             if tensor:
                 return self.unknown_tensor((source.qualname, name), name, where, str(stop))
-            raise Stop(where, f"parameter {name}: {stop}") from None
+            why = f"parameter {name}: {stop}"
+            if _is_int(annotation):
+                return Obj(Opaque(why, open=True), key, name)
+            raise Stop(where, why) from None
 
     def owner_class(self, source: FunctionSource, module: str) -> ClassRef | None:
         """The class a method stands in."""
@@ -129,7 +132,9 @@ class Passing:
         def dim(index: int) -> Value:
             if index != 0:
                 return self.assumed(key, name, index, where)
-            raise Stop(where, f"{name}.shape[{index}]: {why}")
+            origin = f"{name}.shape[0]"
+            rows = Obj(Opaque(f"{origin}: {why}", open=True), (key, "rows"), origin)
+            return numbers.opaque_leaf(self.session, rows, where)
 
         return Tensor(None, dim, self.dtype_of(key, name, where), key)
 
@@ -185,6 +190,13 @@ class Passing:
         if name not in arguments:
             raise Stop(where, f"the call in {place.source.qualname} gives no {name}")
         return arguments[name]()
+
+
+def _is_int(annotation: ast.expr | None) -> bool:
+    """Annotated as an integer, or as one that may be absent."""
+    if isinstance(annotation, ast.BinOp):
+        return _is_int(annotation.left) or _is_int(annotation.right)
+    return isinstance(annotation, ast.Name) and annotation.id == "int"
 
 
 def _fits(source: FunctionSource, call: ast.Call) -> bool:

@@ -200,12 +200,34 @@ class Project:
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         return next((r for n in inner if (r := self.named(module, n)) is not None), None)
 
+    def classes(self, module: str) -> Iterator[ClassRef]:
+        """The classes at the top of a module."""
+        tree = self.tree(module)
+        for statement in _top(tree.body) if tree else []:
+            if isinstance(statement, ast.ClassDef):
+                yield ClassRef(module, statement, statement.name)
+
+    def subclasses(self, cls: ClassRef) -> list[ClassRef]:
+        """Every class below `cls`, at any depth, in the order of modules."""
+        found, reached = [cls], {cls}
+        for base in found:
+            modules = self.mentioning(base.name)
+            below = (c for m in modules for c in self.classes(m) if c not in reached)
+            new = [c for c in below if base in self.bases(c)]
+            reached.update(new)
+            found += new
+        return sorted(found[1:], key=lambda c: (c.module, c.node.lineno))
+
     def member(self, cls: ClassRef, name: str) -> FunctionRef | None:
         """A method or property, from the nearest class that has it."""
-        for base in self.bases(cls):
-            for node in base.node.body:
-                if isinstance(node, ast.FunctionDef) and node.name == name:
-                    return FunctionRef(base.module, node, name, base.name)
+        found = (self.own_member(base, name) for base in self.bases(cls))
+        return next((method for method in found if method is not None), None)
+
+    def own_member(self, cls: ClassRef, name: str) -> FunctionRef | None:
+        """A method or property that the class statement itself has."""
+        for node in cls.node.body:
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                return FunctionRef(cls.module, node, name, cls.name)
         return None
 
     def annotation(self, cls: ClassRef, name: str) -> tuple[str, ast.expr] | None:

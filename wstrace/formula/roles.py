@@ -18,6 +18,7 @@ ROLES: Final[dict[str, str]] = {
     "num_reqs": "requests in the step",
     "num_decodes": "requests in the step that decode",
     "num_decode_tokens": "tokens of decoding requests, draft tokens included",
+    "num_decode_rows": "decoding requests times the tokens of their longest: a padded batch",
     "num_prefills": "requests in the step that prefill",
     "num_prefill_tokens": "tokens of prefilling requests",
     "total_seq_len": "sum of the sequence lengths of the step's requests",

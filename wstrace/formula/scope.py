@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from wstrace.formula.source import FunctionSource, Point
-from wstrace.formula.values import Obj, Stop, Value
+from wstrace.formula.values import Obj, Stop, Tensor, Value
 
 _serials = itertools.count()
 
@@ -75,6 +75,12 @@ class World(Protocol):
 
     def group_size(self, function: Obj, where: str) -> Value:
         """The world size of the process group that vLLM's `get_*_group` returns."""
+
+    def as_tensor(self, owner: Obj, where: str) -> Tensor:
+        """What is indexed like a tensor and is not known to be one."""
+
+    def parent(self, owner: Obj, scope: Scope, where: str) -> Value:
+        """`super()` of the method that `scope` follows, for the instance `owner`."""
 
     def item(self, owner: Obj, key: Value, where: str) -> Value:
         """`owner[key]` of a constant container."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from wstrace.formula import tree
-from wstrace.formula.numbers import COMPUTED, LENGTHS, QUERIES, STARTS
+from wstrace.formula.numbers import COMPUTED, DECODES, LENGTHS, QUERIES, STARTS
 from wstrace.formula.provenance import Leaf
 from wstrace.formula.tree import Const, Name
 from wstrace.formula.values import Element, Index, Num, Series, Stop, Value
@@ -19,6 +19,7 @@ _ELEMENT_ROLES: Final = {
     LENGTHS: "seq_len",
     QUERIES: "query_len",
     COMPUTED: "num_computed_tokens",
+    DECODES: "query_len",
 }
 
 
@@ -40,6 +41,7 @@ class Session:
         self._names: dict[Hashable, str] = {}
         self._requests: dict[str, Request] = {}
         self._steps = 0
+        self._exact: set[tree.Node] = set()
 
     def step(self, where: str) -> None:
         """Count one evaluation; Stop when the slice gets out of hand."""
@@ -118,6 +120,38 @@ class Session:
         assert isinstance(num.node, Name)
         self._requests[num.node.name] = Request(kind, one.owner, one.index)
         return num
+
+    def exactly(self, top: tree.Node, bottom: tree.Node) -> tree.Node:
+        """top // bottom where the source says that nothing is left over."""
+        node = tree.simplified("//", top, bottom)
+        self._exact.add(node)
+        return node
+
+    def whole(self, a: Num, b: Num) -> Num | None:
+        """b * (a // b) is a where the division leaves nothing over."""
+        for node, other in ((a.node, b.node), (b.node, a.node)):
+            if node in self._exact and isinstance(node, tree.Op) and node.args[1] == other:
+                return Num(node.args[0])
+        return None
+
+    def padded_rows(self, a: Num, b: Num, where: str) -> Value | None:
+        """The decodes of a batch times its longest one are its rows, padded."""
+        for count, longest in ((a, b), (b, a)):
+            found = self._request(longest)
+            if found is None or found.index != (("max", DECODES), 0):
+                continue
+            rows = self._names.get((DECODES, "count", found.owner))
+            if isinstance(count.node, Name) and count.node.name == rows:
+                key, role = ("rows", found.owner), "num_decode_rows"
+                value = self._times(count, longest)
+                return self.leaf(key, role, "driver", value, role, "decodes * longest", where)
+        return None
+
+    def _times(self, a: Num, b: Num) -> int | None:
+        assert isinstance(a.node, Name)
+        assert isinstance(b.node, Name)
+        one, two = self.leaves[a.node.name].value, self.leaves[b.node.name].value
+        return None if one is None or two is None else one * two
 
     def _request(self, num: Num) -> Request | None:
         return self._requests.get(num.node.name) if isinstance(num.node, Name) else None

@@ -81,6 +81,13 @@ class FunctionSource:
         used = [m for n in inner if n is not self.node for m in ast.walk(n)]
         return frozenset(m.id for m in used if isinstance(m, ast.Name))
 
+    @cached_property
+    def loop_targets(self) -> frozenset[str]:
+        """Names that for loops bind."""
+        loops = [n for n in _own(self.body) if isinstance(n, ast.For | ast.AsyncFor)]
+        parts = [n for loop in loops for n in ast.walk(loop.target)]
+        return frozenset(n.id for n in parts if isinstance(n, ast.Name))
+
     @property
     def name(self) -> str:
         """The plain name; empty for a lambda."""

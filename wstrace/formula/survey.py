@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
 from wstrace.formula import tree
 from wstrace.formula.evaluate import Evaluator
+from wstrace.formula.fields import abstract
 from wstrace.formula.offline import SourceWorld
-from wstrace.formula.project import CallPlace, Project
+from wstrace.formula.project import CallPlace, ClassRef, Project
 from wstrace.formula.provenance import Leaf
 from wstrace.formula.session import Session
 from wstrace.formula.slicer import request_bytes
@@ -34,6 +35,8 @@ class Surveyed:
     arms: tuple[str, ...] = ()
     stopped: str | None = None
     kind: Kind = "serving"
+    classes: tuple[Surveyed, ...] = ()
+    of_class: str = ""
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -44,6 +47,21 @@ class Surveyed:
     def closed(self) -> bool:
         """Whether every name is a constant or a driver with a role."""
         return self.stopped is None
+
+    @property
+    def share(self) -> float:
+        """1 where there is a formula, closed or not; of an abstract class's site, the share
+        of the classes for which there is one."""
+        if not self.classes:
+            return float(self.formula is not None)
+        return sum(c.share for c in self.classes) / len(self.classes)
+
+    @property
+    def closed_share(self) -> float:
+        """As `share`, for closed formulas."""
+        if not self.classes:
+            return float(self.closed)
+        return sum(c.closed for c in self.classes) / len(self.classes)
 
     @property
     def drivers(self) -> tuple[str, ...]:
@@ -88,9 +106,45 @@ def _profiling(test: str) -> bool:
 
 
 def sliced(project: Project, place: CallPlace) -> Surveyed:
-    """One site, followed with nothing but source."""
+    """One site, followed with nothing but source.
+
+    Where it calls a method that is abstract, once for each class that a worker may hold.
+    """
+    found, left_open = _sliced(project, place, {})
+    for cls, method in left_open.items():
+        below = [c for c in project.subclasses(cls) if _implements(project, c, method)]
+        each = [_with_class(project, place, cls, c) for c in below]
+        return _of_classes(found, each) if each else found
+    return found
+
+
+def _implements(project: Project, cls: ClassRef, method: str) -> bool:
+    member = project.member(cls, method)
+    return member is not None and not abstract(member)
+
+
+def _with_class(
+    project: Project, place: CallPlace, cls: ClassRef, chosen: ClassRef
+) -> Surveyed:
+    found, _ = _sliced(project, place, {cls: chosen})
+    return replace(found, of_class=chosen.name)
+
+
+def _of_classes(base: Surveyed, each: list[Surveyed]) -> Surveyed:
+    """The site of an abstract class: closed where it is closed for every class."""
+    first = next((s for s in each if not s.closed), None)
+    if first is None:
+        return replace(base, classes=tuple(each), stopped=None)
+    stopped = f"{first.of_class}: {first.stopped}"
+    return replace(base, classes=tuple(each), stopped=stopped)
+
+
+def _sliced(
+    project: Project, place: CallPlace, concrete: Mapping[ClassRef, ClassRef]
+) -> tuple[Surveyed, dict[ClassRef, str]]:
+    """The site, and the abstract methods that were met."""
     session = Session()
-    world = SourceWorld(session, project)
+    world = SourceWorld(session, project, concrete=concrete)
     evaluator = Evaluator(session, world)
     world.evaluator = evaluator
     scope = world.scope(place.module, place.source)
@@ -102,10 +156,10 @@ def sliced(project: Project, place: CallPlace) -> Surveyed:
         where = scope.where(place.call)
         nodes = [request_bytes(session, arm, where) for arm in arms(asked)]
     except (Stop, FormulaError) as stop:
-        return _with(base, stopped=str(stop).splitlines()[0])
+        return _with(base, stopped=str(stop).splitlines()[0]), world.abstract
     except RecursionError:
-        return _with(base, stopped="nested too deeply")
-    return closed(session, base, list(dict.fromkeys(nodes)))
+        return _with(base, stopped="nested too deeply"), world.abstract
+    return closed(session, base, list(dict.fromkeys(nodes))), world.abstract
 
 
 def closed(session: Session, base: Surveyed, nodes: list[tree.Node]) -> Surveyed:

@@ -6,14 +6,16 @@ import ast
 from typing import TYPE_CHECKING, Final
 
 from wstrace.formula import numbers, tree
-from wstrace.formula.tree import Const, Node, simplified
+from wstrace.formula.tree import Const, Node
 from wstrace.formula.values import (
     Literal,
     Num,
     Obj,
+    Opaque,
     Seq,
     Series,
     Stop,
+    Tail,
     Tensor,
     Value,
     constant,
@@ -141,6 +143,10 @@ def method(ev: Evaluator, tensor: Tensor, name: str, args: list[Value], where: s
         sizes = args[0].items if args and isinstance(args[0], Seq) else tuple(args)
         if name.startswith("new_"):
             return Tensor(sizes, None, tensor.dtype)
+        if sizes and isinstance(sizes[-1], Tail):
+            return _view_with_tail(ev, tensor, sizes, where)
+        if tensor.dims is None and constant(-1) in sizes:
+            return _view_of_open_rank(tensor, sizes, where)
         return Tensor(_viewed(ev, tensor, sizes, where), None, tensor.dtype)
     if name == "split" and len(args) == 2:
         axis = ev.literal_index(args[1])
@@ -201,14 +207,61 @@ def _viewed(
     if Const(-1) not in nodes:
         return sizes
     hole = nodes.index(Const(-1))
-    others = tree.product([n for i, n in enumerate(nodes) if i != hole])
-    rest = simplified("//", _elements(ev, tensor, where), others)
-    if hole == 0 and tensor.dims is not None:
-        first = numbers.number(ev.session, tensor.dims[0], where)
-        tail = [numbers.number(ev.session, d, where) for d in tensor.dims[1:]]
-        if tree.product(tail) == others:
-            rest = first
+    if tensor.dims is None:
+        raise Stop(where, "the size of a tensor whose rank is not known")
+    own = [numbers.number(ev.session, d, where) for d in tensor.dims]
+    front, back = nodes[:hole], nodes[hole + 1 :]
+    while back and own and back[-1] == own[-1]:
+        back.pop()
+        own.pop()
+    rest = ev.session.exactly(tree.product(own), tree.product([*front, *back]))
     return (*sizes[:hole], Num(rest), *sizes[hole + 1 :])
+
+
+def _view_with_tail(
+    ev: Evaluator, tensor: Tensor, sizes: tuple[Value, ...], where: str
+) -> Tensor:
+    """`x.view(a, -1, *x.shape[1:])`: the first dimension divided, the others as they were."""
+    *front, tail = sizes
+    assert isinstance(tail, Tail)
+    nodes = [numbers.number(ev.session, s, where) for s in front]
+    if Const(-1) in nodes:
+        if tail.start != 1 or not _shares_tail(tensor, tail.tensor):
+            raise Stop(where, "a view that is not understood")
+        hole = nodes.index(Const(-1))
+        others = tree.product([n for i, n in enumerate(nodes) if i != hole])
+        rows = numbers.number(ev.session, tensor.dim(0, where), where)
+        front[hole] = Num(ev.session.exactly(rows, others))
+
+    def dim(index: int) -> Value:
+        if 0 <= index < len(front):
+            return front[index]
+        past = index if index < 0 else index - len(front) + tail.start
+        return tail.tensor.dim(past, where)
+
+    return Tensor(None, dim, tensor.dtype, ("view", tail.tensor.key, tuple(front)))
+
+
+def _shares_tail(tensor: Tensor, other: Tensor) -> bool:
+    """Whether `tensor` is `other`, or `other` with its first dimension cut."""
+    if tensor.key is None:
+        return False
+    cut = isinstance(tensor.key, tuple) and tensor.key[:2] == ("cut", other.key)
+    return tensor.key == other.key or cut
+
+
+def _view_of_open_rank(tensor: Tensor, sizes: tuple[Value, ...], where: str) -> Tensor:
+    """The sizes as given; what a -1 stands for is not known where the rank is not."""
+
+    def dim(index: int) -> Value:
+        if not -len(sizes) <= index < len(sizes):
+            raise Stop(where, f"dimension {index} of a tensor with {len(sizes)}")
+        if sizes[index] != constant(-1):
+            return sizes[index]
+        why = f"{where}: the size of a tensor whose rank is not known"
+        return Obj(Opaque(why, open=True), ("rest", tensor.key, sizes), "view.rest")
+
+    return Tensor(None, dim, tensor.dtype, ("view", tensor.key, sizes))
 
 
 def joined(ev: Evaluator, parts: tuple[Value, ...], axis: int, where: str) -> Tensor:

@@ -28,6 +28,10 @@ class Stop(Exception):  # noqa: N818 - the end of a slice, not a mistake
         self.why = why
 
 
+class Raises(Stop):
+    """A path that ends in a raise: no request is made on it."""
+
+
 @dataclass(frozen=True)
 class Num:
     """An integer."""
@@ -74,6 +78,14 @@ class Seq:
 
     items: tuple[Value, ...]
     mutable: bool = False
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The dimensions of a tensor of open rank from `start` on; only a view takes them."""
+
+    tensor: Tensor
+    start: int
 
 
 @dataclass(frozen=True)
@@ -153,6 +165,14 @@ class Obj:
 
 
 @dataclass(frozen=True)
+class Parent:
+    """Handle of `super()`: `owner` as seen by the classes `after` the one that asks."""
+
+    owner: Obj
+    after: tuple[object, ...]
+
+
+@dataclass(frozen=True)
 class Group:
     """A process group, by its world size."""
 
@@ -161,9 +181,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Opaque:
-    """Handle of something offline that only a running worker can read: a constant."""
+    """Handle of something offline that only a running worker can read: a constant, or
+    `open`, a number of this request only."""
 
     why: str = ""
+    open: bool = False
 
 
 @dataclass(frozen=True)
@@ -191,6 +213,7 @@ Value = (
     | Literal
     | Dtype
     | Seq
+    | Tail
     | Index
     | Series
     | Element
@@ -223,6 +246,16 @@ def restrict(value: Value, on: Hashable, yes: bool) -> Value:
     if value.on == on:
         return restrict(value.yes if yes else value.no, on, yes)
     return choose(value.on, restrict(value.yes, on, yes), restrict(value.no, on, yes))
+
+
+def present(value: Value) -> Value:
+    """`value` where something is asked of it: arms that are None would raise there."""
+    if not isinstance(value, Choice):
+        return value
+    for absent, other in ((value.yes, value.no), (value.no, value.yes)):
+        if isinstance(absent, Literal) and absent.value is None:
+            return present(other)
+    return choose(value.on, present(value.yes), present(value.no))
 
 
 def spread(apply: Callable[..., Value], *values: Value) -> Value:

@@ -56,6 +56,10 @@ def test_the_docs_have_every_role_and_its_limit() -> None:
         ("num_decode_tokens", {"num_speculative_tokens": 40}, 1000),
         ("num_decode_tokens", {"reorder_batch_threshold": 16}, 512),
         ("num_decode_tokens", {"reorder_batch_threshold": 2, "num_speculative_tokens": 3}, 128),
+        ("num_decode_rows", {}, 32),
+        ("num_decode_rows", {"num_speculative_tokens": 3}, 128),
+        ("num_decode_rows", {"num_speculative_tokens": 31}, 32 * 32),
+        ("num_decode_rows", {"reorder_batch_threshold": 16}, 512),
         ("total_seq_len", {}, 32 * 4096),
         ("max_blocks_per_req", {}, 256),
         ("max_blocks_per_req", {"block_size": 48}, 128),
@@ -108,3 +112,21 @@ def test_rows_of_unknown_steps_are_empty() -> None:
     assert rows(Step(index=1, total_tokens=4, num_reqs=2)) == (
         {"num_scheduled_tokens": 4, "num_reqs": 2},
     )
+
+
+@pytest.mark.parametrize("drafts", range(8))
+@pytest.mark.parametrize("budget", [8, 9, 15, 24, 100])
+def test_no_padded_batch_has_more_rows_than_its_limit(drafts: int, budget: int) -> None:
+    """Every batch of decodes that the token budget lets through, tried one by one."""
+    seqs = 8
+    rows = 0
+    for longest in range(1, drafts + 2):
+        for count in range(1, seqs + 1):
+            if count + longest - 1 <= budget:
+                rows = max(rows, count * longest)
+    limits = {"max_num_batched_tokens": budget, "max_num_seqs": seqs}
+    found = _maximum("num_decode_rows", num_speculative_tokens=drafts, **limits)
+    assert found is not None
+    assert found >= rows
+    if 2 * (drafts + 1) <= budget + 1:
+        assert found == rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 import sys
 import types
 from collections.abc import Iterator
@@ -71,6 +72,9 @@ Tensor = _class(
         "__getitem__": _cut,
         "view": _view,
         "size": lambda self, i: self.shape[i],
+        "reshape": _view,
+        "numel": lambda self: math.prod(self.shape),
+        "max": lambda self: Tensor(values=max(self.values)),
         "__int__": _item,
         "__len__": lambda self: self.shape[0],
     },
@@ -107,6 +111,8 @@ def vllm_module(name: str) -> types.ModuleType:
         query_start_loc: Any = None
         block_table: Any = None
         slot_mapping: Any = None
+        decode_lens: Any = None
+        decode_row_lens: Any = None
 
     FakeMetadata.__module__ = module.__name__
     module.FakeMetadata = FakeMetadata  # type: ignore[attr-defined]

@@ -82,6 +82,50 @@ class Impl(AttentionImpl):
 
     def unknown(self, meta: BackendMetadata):
         current_workspace_manager().get_simultaneous(((meta.other,), torch.uint8))
+
+    def planned(self, plan, width: int):
+        for start, end, wide in plan:
+            size = end - start
+            current_workspace_manager().get_simultaneous(((size, wide, width), torch.uint8))
+""",
+    "experts.py": """
+import torch
+from abc import ABC, abstractmethod
+from vllm.meta import BackendMetadata
+from vllm.worker.workspace import current_workspace_manager
+
+class Experts(ABC):
+    @abstractmethod
+    def shape(self, rows): ...
+
+class Triton(Experts):
+    def shape(self, rows):
+        return (rows, 64)
+
+class Masked(Triton):
+    def shape(self, rows):
+        more, wide = super().shape(rows)
+        return (more + 8, wide)
+
+class Remote(Experts):
+    def shape(self, rows):
+        return self.plans.get(rows)
+
+class Either(Experts):
+    def __init__(self, config):
+        super().__init__(inner=Masked(config), other=Triton(config))
+
+class Chosen(Either):
+    def shape(self, rows):
+        return self.inner.shape(rows)
+
+class Kernel:
+    def __init__(self, experts: Experts):
+        self.experts = experts
+
+    def allocate(self, meta: BackendMetadata):
+        shape = self.experts.shape(meta.num_actual_tokens)
+        current_workspace_manager().get_simultaneous((shape, torch.uint8))
 """,
     "distributed.py": "_DCP = None\ndef get_dcp_group():\n    return _DCP\n",
     "worker/workspace.py": "def current_workspace_manager():\n    return manager\n",
@@ -140,11 +184,34 @@ def test_reservations_constants_and_stops(package: Path) -> None:
     assert "no role" in (found["unknown"].stopped or "")
 
 
+def test_open_names_give_a_formula_that_is_not_closed(package: Path) -> None:
+    """As in a worker, where they can be read at each request."""
+    found = by_function(package)
+    planned, unknown = found["planned"], found["unknown"]
+    assert planned.formula == "round256((end - start) * wide * width)"
+    assert {leaf.kind for leaf in planned.leaves} == {"unbound"}
+    assert (unknown.formula, unknown.closed, unknown.share) == ("round256(other)", False, 1)
+
+
+def test_a_method_left_to_subclasses_is_sliced_for_each(package: Path) -> None:
+    allocate = by_function(package)["allocate"]
+    formulas = {c.of_class: c.formula for c in allocate.classes}
+    assert formulas == {
+        "Triton": "round256(num_padded_tokens * 64)",
+        "Masked": "round256((num_padded_tokens + 8) * 64)",
+        "Remote": None,
+        "Chosen": None,
+    }
+    assert (allocate.share, allocate.closed_share, allocate.closed) == (0.5, 0.5, False)
+    assert (allocate.stopped or "").startswith("Remote: ")
+
+
 def test_the_script_prints_every_site_and_the_shares(package: Path) -> None:
     script = Path(__file__).parents[3] / "scripts" / "bounds-survey"
     command = [sys.executable, str(script), "--source", f"9.9.9={package.parent}", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
     assert done.returncode == 1, done.stderr
-    assert "vLLM 9.9.9: 5 serving call sites" in done.stdout
+    assert "vLLM 9.9.9: 7 serving call sites" in done.stdout
     assert "num_decode_tokens <= max_num_seqs" in done.stdout
-    assert "closed by slicing 3/5 (60%)" in done.stdout
+    assert "formula 92.9%, closed by slicing alone 50.0%" in done.stdout
+    assert "formula for 2 of 4 classes; Remote: " in done.stdout
