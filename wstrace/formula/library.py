@@ -171,7 +171,7 @@ class Library(Inlining):
         why = f"{where}: {title}() of what a tensor holds"
         name = title.rpartition(".")[2]
         return self.session.leaf(
-            ("held", where), name, "unbound", None, None, title, where, why
+            ("held", object()), name, "unbound", None, None, title, where, why
         )
 
     def library(self, title: str, args: list[Value], where: str) -> tree.Node:

@@ -130,16 +130,19 @@ def _special(session: Session, op: str, a: Value, b: Value, where: str) -> Value
         return combine(session, op, b, a, where)
     if op == "Sub":
         return a if b == Num(Const(0)) else _difference(session, a, b, where)
-    if isinstance(a, Tensor) and (isinstance(b, Num | Literal) or _is_scale(b)):
+    if isinstance(a, Tensor) and _keeps_shape(session, b):
         return a
     if op == "Mult" and isinstance(a, Num) and isinstance(b, Num):
         return session.whole(a, b) or session.padded_rows(a, b, where)
     return None
 
 
-def _is_scale(value: Value) -> bool:
-    """A quantization scale of vLLM: it never has more elements than what it scales."""
-    return isinstance(value, Obj) and value.path.endswith("_scale")
+def _keeps_shape(session: Session, value: Value) -> bool:
+    """Numbers, tensors of one element and vLLM's quantization scales enlarge nothing."""
+    if isinstance(value, Tensor) and value.dims is not None:
+        return all(isinstance(d, Num) and session.fixed_value(d) == 1 for d in value.dims)
+    scale = isinstance(value, Obj) and value.path.endswith("_scale")
+    return scale or isinstance(value, Num | Literal)
 
 
 def _sequences(op: str, a: Value, b: Value, where: str) -> Value:

@@ -73,6 +73,7 @@ Tensor = _class(
         "view": _view,
         "size": lambda self, i: self.shape[i],
         "reshape": _view,
+        "__mul__": lambda self, other: self,
         "numel": lambda self: math.prod(self.shape),
         "max": lambda self: Tensor(values=max(self.values)),
         "__int__": _item,

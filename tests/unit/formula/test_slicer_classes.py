@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.formula.fakes import Worker
+from tests.unit.formula.fakes import Worker, tensor
 from tests.unit.formula.test_slicer_closed import bytes_at, closed
 
 PARENTS = """
@@ -110,3 +110,27 @@ def ask(meta):
 """
     worker.load(source).ask(worker.metadata(num_actual_tokens=64, num_decodes=4))
     assert len(worker.manager.last.arms) == 2
+
+
+SCALED = """
+class Layer:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def ask(self, meta):
+        q = meta.slot_mapping * self.scale
+        return manager.get_simultaneous(((q.shape[0], 64), torch.float32))
+"""
+
+
+def test_a_tensor_of_one_element_enlarges_nothing(worker: Worker) -> None:
+    meta = worker.metadata(slot_mapping=tensor(8))
+    worker.load(SCALED).Layer(tensor(1)).ask(meta)
+    closed(worker.manager.last)
+    assert bytes_at(worker.manager.last, num_padded_tokens=10) == 10 * 64 * 4
+
+
+def test_a_larger_tensor_may_enlarge(worker: Worker) -> None:
+    meta = worker.metadata(slot_mapping=tensor(8))
+    worker.load(SCALED).Layer(tensor(2, 8)).ask(meta)
+    assert worker.manager.last.stopped
