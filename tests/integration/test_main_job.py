@@ -18,15 +18,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from wstrace.analysis.session import Session, load_session
 from wstrace.bounds.bound import Bound
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
+from wstrace.reserve.config import ReserveConfig, dumps, layout, model_digest
 from wstrace.reserve.config import load as load_reserve
 from wstrace.testbed.engine import Server, engine_env, prompt_of
-from wstrace.trace.records import Growth, ReserveEvent, Slot
+from wstrace.trace.records import Growth, Limit, ReserveEvent, Slot
 
 pytestmark = pytest.mark.engine
 
@@ -252,14 +254,22 @@ def kill_worker_mid_serving(server: Server, trace: Path) -> None:
     asking.join(60)
 
 
+def of_another_model(config: ReserveConfig) -> ReserveConfig:
+    """The same config as it would have been made for a model with other heads."""
+    limits: dict[str, Limit] = {**config.limits, "num_kv_heads": 2}
+    model = msgspec.structs.replace(
+        config.model, digest=model_digest(limits), layout=layout(limits)
+    )
+    return msgspec.structs.replace(config, limits=limits, model=model)
+
+
 @pytest.mark.parametrize("policy", ["fail", "skip"])
 def test_a_reserve_for_another_model(
     serve: Callable[..., Server], crash: Crash, tmp_path: Path, policy: str
 ) -> None:
     """`fail` stops before serving, two lines in the log; `skip` serves, the gate says so."""
     foreign = tmp_path / "foreign.yaml"
-    text = crash.reserve.read_text()
-    foreign.write_text(re.sub(r"num_kv_heads: 4\b", "num_kv_heads: 2", text))
+    foreign.write_text(dumps(of_another_model(load_reserve(crash.reserve))))
     trace = tmp_path / "trace"
     options = ("--reserve", str(foreign), "--reserve-policy", policy)
     if policy == "skip":
