@@ -39,10 +39,11 @@ the wheel, on CPU tensors. What stands in: loggers, the forward context, rank gr
 other `vllm.*` name (inert classes); the worker calls the manager in vLLM's own order. On a CPU
 nothing can be captured: the tests call `capture_begin` and `capture_end` of a stand-in for
 PyTorch's CUDAGraph, whose hooks set the capturing flag. `torch.accelerator.empty_cache`, which
-raises without an accelerator, does nothing in the test process. Micro-batch threads are real, by vLLM's own contexts; their streams and GPU events are
-not. Copies of the newest release with a method renamed, an argument added or a class moved are
-run too (tests/matrix/futures.py): serving goes on, and the trace, the gate and doctor name the
-hook. Ray, micro-batches on a GPU and multi-node runs are not covered here.
+raises without an accelerator, does nothing in the test process. Micro-batch threads are real,
+by vLLM's own contexts; their streams and GPU events are not. Copies of the newest release with
+a method renamed, an argument added or a class moved are run too (tests/matrix/futures.py):
+serving goes on, and the trace, the gate and doctor name the hook. Ray, micro-batches on a GPU
+and multi-node runs are not covered here.
 
 KV sizing: `memory_profiling`, `MemorySnapshot`, `determine_available_memory` and V1's
 `profile_cudagraph_memory` are real, torch's memory functions a counter that the test sets.
