@@ -80,24 +80,38 @@ def _texts(numbers: Mapping[str, int]) -> dict[str, str]:
     }
 
 
+def drafts_width(numbers: Mapping[str, int]) -> str:
+    """Tokens of a request that verifies its drafts; a parallel drafter of the V1 runner may
+    append as many mask slots as there are drafts."""
+    if "num_speculative_tokens" not in numbers:
+        return "1"
+    times = "2 * " if numbers.get("parallel_drafting") else ""
+    return f"(1 + {times}num_speculative_tokens)"
+
+
 def decode_width(numbers: Mapping[str, int]) -> str:
     """Most tokens that a request may have and still count as decoding.
 
     `reorder_batch_threshold` is above 1 in MLA backends that decode short prefills (128 in
-    FlashMLA, 512 in FlashAttention MLA); where a worker records it, it counts.
+    FlashMLA, 512 in FlashAttention MLA, up to 1024 in FlashInfer's sparse MLA). Of an MLA
+    model whose threshold was not recorded every token may count as decoding.
     """
-    drafts = "1 + num_speculative_tokens" if "num_speculative_tokens" in numbers else "1"
-    if numbers.get("reorder_batch_threshold", 1) > 1:
+    drafts = drafts_width(numbers)
+    threshold = numbers.get("reorder_batch_threshold")
+    if threshold is None and "kv_lora_rank" in numbers:
+        return "max_num_batched_tokens"
+    if threshold is not None and threshold > 1:
         return f"max({drafts}, reorder_batch_threshold)"
-    return f"({drafts})" if drafts != "1" else drafts
+    return drafts
 
 
 def _decode_rows(numbers: Mapping[str, int]) -> str:
     """n decodes with `width` tokens in one of them take n + width - 1 of the token budget.
 
-    Up to half of the budget, a longer longest request always makes more rows.
+    Up to half of the budget, a longer longest request always makes more rows. Padding is the
+    sparse indexers', which take only verified drafts for decodes.
     """
-    width = decode_width(numbers)
+    width = drafts_width(numbers)
     if width == "1":
         return "max_num_seqs"
     tokens = expression.parse(width).evaluate(numbers)
@@ -154,7 +168,6 @@ def _joint_texts(decode_width: str) -> tuple[str, ...]:
         "num_decode_tokens + num_prefill_tokens - max_num_batched_tokens",
         f"num_decode_tokens - num_decodes * {decode_width}",
         "num_decodes - num_decode_tokens",
-        "num_decode_tokens - num_decode_rows",
         "num_prefills - num_prefill_tokens",
         "num_decodes + num_prefills - max_num_seqs",
         "num_reqs - num_scheduled_tokens",

@@ -31,6 +31,8 @@ PATHS: dict[str, str] = {
     "all2all_backend": "parallel_config.all2all_backend",
     "enable_dbo": "parallel_config.enable_dbo",
     "num_speculative_tokens": "speculative_config.num_speculative_tokens",
+    "parallel_drafting": "speculative_config.parallel_drafting",
+    "num_redundant_experts": "parallel_config.eplb_config.num_redundant_experts",
     "max_cudagraph_capture_size": "compilation_config.max_cudagraph_capture_size",
     "cudagraph_capture_sizes": "compilation_config.cudagraph_capture_sizes",
     "cudagraph_mode": "compilation_config.cudagraph_mode",
@@ -101,6 +103,22 @@ def read_limits(vllm_config: Any) -> dict[str, Limit]:
     limits.update(_device_limits(vllm_config))
     limits["model"] = os.path.basename(str(_walk(vllm_config, "model_config.model") or ""))
     return limits
+
+
+def runner_limits(worker: Any) -> dict[str, Limit]:
+    """What only the runner's metadata builders know, once they are made.
+
+    The largest `reorder_batch_threshold` of them: tokens of a request that still decodes.
+    """
+    groups = _walk(worker, "model_runner.attn_groups") or ()
+    found = [
+        builder.reorder_batch_threshold
+        for several in groups
+        for group in several
+        for builder in group.metadata_builders
+    ]
+    thresholds = [t for t in found if isinstance(t, int)]
+    return {"reorder_batch_threshold": max(thresholds)} if thresholds else {}
 
 
 def _text_limits(vllm_config: Any) -> dict[str, Limit]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from wstrace.errors import WstraceError
-from wstrace.recorder.config import read_limits
+from wstrace.recorder.config import read_limits, runner_limits
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.live import Live
 from wstrace.recorder.memory import blocks_record, fixed_kv, kv_record, profiled
@@ -104,6 +104,8 @@ def apply_reserve(live: Live, name: str) -> None:
 def refresh_limits(live: Live) -> None:
     """Write the limits that vLLM changed since they were read."""
     now = read_limits(live.worker.vllm_config)
+    with suppress(Exception):  # builders of a vLLM that is not known
+        now |= runner_limits(live.worker)
     changed = {k: v for k, v in now.items() if live.limits.get(k) != v}
     if changed:
         live.limits = now

@@ -72,6 +72,8 @@ LIVE_NAMES: Final[tuple[str, ...]] = (
     "flashinfer_workspace_bytes",
     "sparse_indexer_max_logits_mb",
     "reorder_batch_threshold",
+    "parallel_drafting",
+    "num_redundant_experts",
     "fused_moe_chunk_size",
 )
 LIMIT_NAMES: Final[frozenset[str]] = frozenset(LAYOUT_NAMES + LIVE_NAMES)
