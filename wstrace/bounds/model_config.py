@@ -8,10 +8,12 @@ serving (max_model_len, max_num_seqs, ...) are flags, not properties of the mode
 from __future__ import annotations
 
 import json
+import stat
 from typing import TYPE_CHECKING, Any, Final
 
 from wstrace.bounds.known import known_sites, shared_names
 from wstrace.errors import WstraceError
+from wstrace.units import human
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,6 +29,7 @@ _LANGUAGE: Final = (
     "language_model_config",
 )
 _KV_HEADS: Final = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
+_MOST_BYTES: Final = 16 << 20
 _OWN_RULE: Final = frozenset(
     ("num_kv_heads", "head_size", "compress_ratio", "max_image_tokens", "moe_intermediate_size")
 )
@@ -37,7 +40,8 @@ def read_model_config(path: Path, values: Mapping[str, int]) -> dict[str, int]:
 
     `values` holds what the person set; tensor_parallel_size, data_parallel_size and
     expert_parallel_size among it count. Raises `WstraceError` where the file cannot be read,
-    is no JSON object, or a number does not divide by the ranks that share it.
+    is no plain file, has more than 16 MiB, is no JSON object, or where the ranks cannot share
+    a number of it that `values` lacks.
     """
     return names_of(_load(path), values)
 
@@ -46,24 +50,26 @@ def names_of(config: Mapping[str, Any], values: Mapping[str, int]) -> dict[str, 
     """The names that a loaded config gives; see `read_model_config`."""
     text = _language_model(config)
     tp = values.get("tensor_parallel_size", 1)
-    found = {}
+    found: dict[str, int | None] = {}
     for name in _vocabulary():
         value = None if name.name in _OWN_RULE else _first(text, name.keys)
         if value is not None:
-            found[name.name] = _share(name.name, value, tp) if name.divided_by else value
-    optional = {
-        "num_kv_heads": _kv_heads(text, tp),
+            found[name.name] = (
+                _share(name.name, value, tp, values) if name.divided_by else value
+            )
+    found |= {
+        "num_kv_heads": _kv_heads(text, tp, values),
         "head_size": _head_size(text),
         "compress_ratio": _compress_ratio(text),
         "max_image_tokens": _image_tokens(text),
         "moe_intermediate_size": _expert_width(text, tp, values),
     }
-    return found | {name: value for name, value in optional.items() if value is not None}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text("utf-8"))
+        config = json.loads(_text(path))
     except OSError as error:
         raise WstraceError(
             f"The model config '{path}' cannot be read: {error.strerror}.",
@@ -80,6 +86,23 @@ def _load(path: Path) -> dict[str, Any]:
             "Give the config.json that lies beside the model's weights.",
         )
     return config
+
+
+def _text(path: Path) -> str:
+    """The whole of a plain file of bounded size: a device or a pipe may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise WstraceError(
+            f"The model config '{path}' is no plain file.",
+            "Give the config.json that lies beside the model's weights.",
+        )
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise WstraceError(
+            f"'{path}' has more than {human(_MOST_BYTES)}: no model's config is so large.",
+            "Give the config.json that lies beside the model's weights.",
+        )
+    return content.decode("utf-8")
 
 
 def _language_model(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,21 +134,34 @@ def _at(config: Mapping[str, Any], key: str) -> int | None:
     return node if isinstance(node, int) and not isinstance(node, bool) and node > 0 else None
 
 
-def _share(name: str, value: int, tp: int) -> int:
-    if tp < 1 or value % tp:
-        raise WstraceError(
-            f"{name} {value} does not divide by {tp}, the ranks that share it.",
-            f"Give a size that divides it, or --set {name}=N for one rank.",
-        )
-    return value // tp
+def _share(name: str, value: int, ranks: int, values: Mapping[str, int]) -> int | None:
+    """The part of one rank; None where it does not divide but the person gave the number."""
+    if ranks > 0 and value % ranks == 0:
+        return value // ranks
+    if name in values:
+        return None
+    raise WstraceError(
+        f"{name} {value} does not divide by {ranks}, the ranks that share it.",
+        f"Give a size that divides it, or --set {name}=N for one rank.",
+    )
 
 
-def _kv_heads(text: Mapping[str, Any], tp: int) -> int | None:
-    """MLA has one latent head; a model with fewer KV heads than ranks repeats them."""
+def _kv_heads(text: Mapping[str, Any], tp: int, values: Mapping[str, int]) -> int | None:
+    """MLA has one latent head; a model with fewer KV heads than ranks repeats each of them
+    on as many ranks, so the ranks must then be a multiple of the heads."""
     if _at(text, "kv_lora_rank"):
         return 1
     total = _first(text, (*_KV_HEADS, "num_attention_heads"))
-    return None if total is None else max(1, total // max(1, tp))
+    if total is None:
+        return None
+    if tp > total and tp % total == 0:
+        return 1
+    if tp <= total or "num_kv_heads" in values:
+        return _share("num_kv_heads", total, tp, values)
+    raise WstraceError(
+        f"num_kv_heads {total} cannot be repeated evenly on {tp} ranks, no multiple of it.",
+        "Give a tensor_parallel_size that is, or --set num_kv_heads=N for one rank.",
+    )
 
 
 def _head_size(text: Mapping[str, Any]) -> int | None:
@@ -165,4 +201,5 @@ def _expert_width(text: Mapping[str, Any], tp: int, values: Mapping[str, int]) -
     width = _first(text, tuple(keys))
     if width is None or values.get("expert_parallel_size", 1) > 1:
         return width
-    return _share("moe_intermediate_size", width, tp * values.get("data_parallel_size", 1))
+    ranks = tp * values.get("data_parallel_size", 1)
+    return _share("moe_intermediate_size", width, ranks, values)

@@ -16,10 +16,9 @@ from wstrace.bounds.affordability import (
     curve,
     ladder,
     reserve_of,
-    smallest,
-    threshold,
 )
 from wstrace.bounds.bound import Bound
+from wstrace.bounds.known import find
 from wstrace.errors import WstraceError
 from wstrace.formula import expression
 from wstrace.reserve.live import site_bytes
@@ -33,9 +32,10 @@ from wstrace.reserve.schema import (
     layout,
     model_digest,
 )
+from wstrace.reserve.shortage import can_fail
 from wstrace.reserve.wishes import Engine, SiteBound, Wishes, covers, what_ifs
 from wstrace.trace.records import Ask, Limit
-from wstrace.units import human, parse_bytes
+from wstrace.units import parse_bytes
 
 __all__ = ["Engine", "ReservePlan", "SiteBound", "Wishes", "p99", "plan"]
 
@@ -109,6 +109,8 @@ def plan(
     total = max((_up(r.bytes) for r in given), default=0)
     everything = {**limits, **engine.given}
     needs = {site.name: _need(site, engine, limits) for site in sites}
+    wanted = {r.site: r.bytes for r in reserves if r.site in chosen}
+    requests = {site.name: (needs[site.name], _request(site, engine)) for site in sites}
     config = ReserveConfig(
         made_by=f"wstrace {wstrace.__version__}",
         model=Model(
@@ -124,7 +126,7 @@ def plan(
     )
     return ReservePlan(
         config,
-        can_fail=tuple(_can_fail(given, needs, everything, total)),
+        can_fail=tuple(can_fail(given, wanted, requests, everything, total)),
         ladders=_ladders(sites, needs, engine, everything),
         curves={site.name: curve(site.bound, everything, engine.memory) for site in sites},
         needs=needs,
@@ -210,38 +212,20 @@ def _unbounded(sites: Sequence[SiteBound]) -> list[NotCovered]:
     ]
 
 
-def _can_fail(
-    given: Sequence[SiteReserve],
-    needs: Mapping[str, int],
-    limits: Mapping[str, Limit],
-    arena: int,
-) -> list[str]:
-    """One sentence for each site that can ask for more than it gets; it shares an `arena`
-    that other sites may have made larger."""
-    return [
-        f"{reserve.site}: {told}"
-        for reserve in given
-        if reserve.cover != "bound"
-        and (told := _shortage(reserve, needs[reserve.site], limits, arena))
-    ]
+def _request(site: SiteBound, engine: Engine) -> SiteReserve:
+    """The site with the formula of one request, also where a rule gives the worst case.
 
-
-def _shortage(
-    reserve: SiteReserve, need: int, limits: Mapping[str, Limit], arena: int
-) -> str | None:
-    size = reserve.bytes
-    least = smallest(reserve, limits)
-    if not arena or (least is not None and least > arena):
-        needs = f", its smallest request needs {human(least)}" if least else ""
-        return f"gets {human(size)}{needs}: nothing fits, no request of this site is safe."
-    if reserve.grade == "observed":
-        return f"{human(size)} is only what was seen or given; a larger request can still fail."
-    if need <= size:
-        return None
-    above = "that" if arena - size < _PAGE else f"the arena's {human(arena)}"
-    return (
-        f"gets {human(size)}, can need {human(need)} ({reserve.grade}); a request above "
-        f"{above} still fails{threshold(reserve, arena, limits)}."
+    Not where the rule's function makes several calls: any of them may be the first to fail.
+    """
+    bound, follows = site.bound, _follows(site, engine)
+    rule = find(bound.known_site or "")
+    if not bound.closed or rule is None or any(variant.also for variant in rule.variants):
+        return follows
+    return msgspec.structs.replace(
+        follows,
+        formula=bound.driver_formula,
+        drivers=dict(bound.drivers),
+        lowest=dict.fromkeys(bound.drivers, 1),
     )
 
 

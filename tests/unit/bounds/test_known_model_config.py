@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from wstrace.bounds.known import evaluate, require
 from wstrace.bounds.model_config import names_of, read_model_config
 from wstrace.errors import WstraceError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 QWEN3_30B = {
     "hidden_size": 2048,
@@ -140,6 +137,47 @@ def test_a_config_that_cannot_be_read(tmp_path: Path, text: str | None, said: st
         read_model_config(path, {})
     assert "config.json" in error.value.hint
     assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("heads", "ranks", "each"),
+    [(5, 1, 5), (5, 5, 1), (5, 10, 1), (8, 4, 2), (5, 4, None), (6, 4, None), (3, 4, None)],
+)
+def test_kv_heads_are_shared_or_repeated_evenly_or_refused(
+    heads: int, ranks: int, each: int | None
+) -> None:
+    """As vLLM's QKVParallelLinear: one number divides the other, or the engine won't start."""
+    config = {"num_attention_heads": 120, "num_key_value_heads": heads}
+    sizes = {"tensor_parallel_size": ranks}
+    if each is not None:
+        assert names_of(config, sizes)["num_kv_heads"] == each
+        return
+    with pytest.raises(WstraceError, match=f"num_kv_heads {heads} ") as error:
+        names_of(config, sizes)
+    assert "--set num_kv_heads=N" in error.value.hint
+    assert "num_kv_heads" not in names_of(config, {**sizes, "num_kv_heads": 2})
+
+
+def test_a_head_count_set_by_hand_is_not_divided() -> None:
+    given = {"num_attention_heads": 11, "linear_num_heads": 11, "num_kv_heads": 2}
+    names = names_of(QWEN3_30B, {"tensor_parallel_size": 3, **given})
+    assert "num_attention_heads" not in names
+    assert names["hidden_size"] == 2048
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/"])
+def test_only_a_plain_file_is_read(path: str) -> None:
+    with pytest.raises(WstraceError, match="is no plain file"):
+        read_model_config(Path(path), {})
+
+
+def test_a_file_too_large_for_a_config_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(QWEN3_30B))
+    with path.open("r+b") as file:
+        file.truncate((16 << 20) + 1)  # sparse
+    with pytest.raises(WstraceError, match=r"more than 16\.00 MiB"):
+        read_model_config(path, {})
 
 
 def test_heads_that_do_not_divide_are_refused() -> None:

@@ -133,6 +133,10 @@ def test_a_model_config_gives_its_numbers_and_set_wins(bound: Run, tmp_path: Pat
         (["a", "--set", "b=1"], "a has no 'b'"),
         (["moe.triton", "--set", "topk=8"], "Did you mean top_k?"),
         (["a // b", "--set", "a=1", "--set", "b=0"], "divides by zero"),
+        (["moe.triton", "--set", "top_k=0"], "top_k is 1 or more"),
+        (["turboquant.decode", "--set", "head_size=-1"], "head_size is 1 or more"),
+        (["rows * head_size", "--set", "head_size=-1"], "head_size is 1 or more"),
+        (["a", "--model-config", "/dev/zero"], "is no plain file"),
         (["moe.triton", "--vllm", "newest"], "names no release"),
         (["a", "--model-config", "/nonexistent/config.json"], "cannot be read"),
     ],
@@ -143,6 +147,43 @@ def test_mistakes_are_two_lines_and_exit_2(bound: Run, argv: list[str], said: st
     assert done.out == ""
     assert said in done.err
     assert len(done.err.strip().splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["num_speculative_tokens", "max_cudagraph_capture_size"])
+def test_what_vllm_leaves_at_0_may_be_0_and_not_below(bound: Run, name: str) -> None:
+    assert as_json(bound, f"7 + {name}", *settings(f"{name}=0"))["bytes"] == 7
+    done = bound(f"7 + {name}", *settings(f"{name}=-1"))
+    assert (done.code, f"{name} is 0 or more" in done.err) == (2, True)
+
+
+def test_names_of_ones_own_may_be_anything(bound: Run) -> None:
+    assert as_json(bound, "9 + mine", *settings("mine=-2"))["bytes"] == 7
+
+
+def test_kv_heads_that_the_ranks_cannot_share_are_refused(bound: Run, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"num_attention_heads": 20, "num_key_value_heads": 5}))
+    argv = ["turboquant.continuation_prefill", "--model-config", str(path)]
+    done = bound(*argv, *settings("tensor_parallel_size=4"))
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("wstrace: num_kv_heads 5 does not divide by 4")
+    assert len(done.err.splitlines()) == 2
+    numbers = ["tensor_parallel_size=4", "num_kv_heads=2", "head_size=64", "block_size=16"]
+    answer = as_json(bound, *argv, *settings(*numbers, "max_model_len=1024"))
+    assert answer["bytes"] == 2 * 2 * 1024 * 64 * 2
+
+
+def test_the_module_is_the_program() -> None:
+    command = [sys.executable, "-m", "wstrace", "bound", "2 * rows", "--set", "rows=21"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "42 bytes" in done.stdout
+
+
+def test_importing_the_module_runs_and_loads_nothing() -> None:
+    code = "import sys, wstrace.__main__; sys.exit('typer' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"")
 
 
 def test_the_real_program_ends_with_the_same_code() -> None:

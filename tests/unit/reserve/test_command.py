@@ -153,6 +153,20 @@ def test_what_if_and_cover_and_budget(run: Run, trace: Path) -> None:
     assert "num_computed_tokens above 2048" in capped.stderr
 
 
+def test_a_size_below_1_is_no_what_if(run: Run, trace: Path) -> None:
+    assert "max_model_len is 1 or more" in run(trace, "--set", "max_model_len=0").stderr
+    assert run(trace, "--set", "num_speculative_tokens=0").returncode == 0
+
+
+def test_a_cover_that_the_budget_cuts_is_told(run: Run, trace: Path) -> None:
+    words = ("--format", "json", "--budget", "2MiB", "--cover")
+    done = run(trace, *words, f"{SITE}=1TiB")
+    told = f"{SITE}: --cover asks for 1.00 TiB, --budget cuts it to 2.00 MiB."
+    assert json.loads(done.stdout)["can_fail"] == [told]
+    assert f"Can still fail: {told}" in done.stderr
+    assert json.loads(run(trace, *words, f"{SITE}=2MiB").stdout)["can_fail"] == []
+
+
 def test_a_number_that_the_trace_lacks_completes_the_bound(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "t"
     folder.mkdir()
@@ -191,6 +205,9 @@ def test_an_existing_file_stays_without_force(run: Run, trace: Path, tmp_path: P
         ["--cover", f"{SITE}=p99", "--cover", f"{SITE}=bound"],
         ["--budget", "9" * 400],
         ["--set", "no_such_limit=1"],
+        ["--set", "max_model_len=0"],
+        ["--set", "max_num_seqs=0"],
+        ["--set", "num_speculative_tokens=-1"],
         ["--set", "num_kv_heads=4"],
         ["--cover", "Nobody=observed"],
         ["--cover", f"{SITE}=all"],

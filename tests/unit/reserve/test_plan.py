@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.reserve.examples import LIMITS
-from wstrace.bounds.bound import Bound
+from wstrace.bounds.bound import Bound, bound_site
+from wstrace.bounds.known import require
 from wstrace.errors import WstraceError
+from wstrace.formula.expression import parse
 from wstrace.reserve.config import dumps, evaluate, load
 from wstrace.reserve.plan import Engine, SiteBound, Wishes, p99, plan
-from wstrace.trace.records import Ask, Memory, Slot
+from wstrace.trace.records import Ask, Limit, Memory, Slot
 
 LENGTH = Bound(
     bytes=4096 * 1024,
@@ -179,6 +181,48 @@ def test_a_budget_below_one_request_says_that_nothing_fits(budget: int, says: st
     (told,) = plan([site], ENGINE, Wishes(budget=budget)).can_fail
     assert says in told
     assert ("above" in told) == (budget >= 2 * 65536)
+
+
+def _by_rule(site_id: str, limits: dict[str, Limit]) -> SiteBound:
+    """A site that its known rule bounds, from one request without a step."""
+    rule = require(site_id).at("0.21.0")
+    numbers = {name: value for name, value in limits.items() if isinstance(value, int)}
+    ends = {name: parse(text).evaluate(numbers) for name, text in rule.drivers.items()}
+    size = parse(rule.request_formula).evaluate({**numbers, **ends})
+    ask = Ask(site=1, slot=Slot(), bytes=size, arena=0, phase="capture")
+    file, function = rule.files[0], rule.functions[0]
+    bound = bound_site([ask], limits, file=file, function=function, vllm_version="0.21.0")
+    assert (bound.known_site, bound.closed) == (site_id, True)
+    return SiteBound(file, function, bound, size)
+
+
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        (1 << 20, "a request above that still fails, num_computed_tokens above 2048."),
+        (8192, "gets 8.00 KiB, its smallest request needs 16.00 KiB: nothing fits"),
+    ],
+)
+def test_a_rule_with_one_driver_names_it(budget: int, says: str) -> None:
+    """K and V of 2 heads, 64 wide, 2 bytes: 512 a token, 16 KiB a block of 32."""
+    limits = {**LIMITS, "block_size": 32}
+    site = _by_rule("turboquant.continuation_prefill", limits)
+    engine = Engine(limits=limits)
+    (told,) = plan([site], engine, Wishes(budget=budget)).can_fail
+    assert says in told
+
+
+def test_a_rule_of_several_calls_names_no_driver() -> None:
+    limits = {**LIMITS, "decode_context_parallel_size": 2, "dtype_size": 2}
+    site = _by_rule("dcp.flash_attention", limits)
+    (told,) = plan([site], Engine(limits=limits), Wishes(budget=1 << 16)).can_fail
+    assert told.endswith("a request above that still fails.")
+
+
+def test_a_cover_cut_by_the_budget_and_short_says_both() -> None:
+    wishes = Wishes(cover={"Attention.forward": "1TiB"}, budget=1 << 20)
+    told = next(t for t in plan(SITES, ENGINE, wishes).can_fail if "attention" in t)
+    assert "--cover asks for 1.00 TiB, --budget cuts it to 512.00 KiB. gets 512.00 KiB," in told
 
 
 def test_a_site_left_out_by_hand_is_said_to_fail() -> None:

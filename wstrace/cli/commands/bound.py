@@ -86,11 +86,13 @@ def _target(what: str, vllm: str | None) -> tuple[KnownSite | None, str]:
 
 
 def _values(settings: list[str], site: KnownSite | None) -> dict[str, int]:
+    from wstrace.bounds.least import refuse_below_least
     from wstrace.cli.settings import integers
 
     values = integers(settings, "max_model_len=32768")
     if site is not None:
         _refuse_unknown(values, site)
+    refuse_below_least(values)
     return values
 
 

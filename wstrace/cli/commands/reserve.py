@@ -55,6 +55,7 @@ def command(
 
     Example: wstrace reserve wstrace-20260101-abc/ -o reserve.yaml
     """
+    from wstrace.bounds.least import refuse_below_least
     from wstrace.cli.reading import read_sessions
     from wstrace.cli.settings import integers, pairs
     from wstrace.files import write_output
@@ -68,6 +69,7 @@ def command(
         budget=parse_bytes(budget) if budget is not None else None,
         limits=integers(set_ or (), "max_model_len=65536"),
     )
+    refuse_below_least(wishes.limits or {})
     session = read_sessions([trace], run)[0]
     made = plan_session(session, wishes)
     text = json.dumps(made.payload(), indent=2) if fmt == "json" else dumps(made.config)
