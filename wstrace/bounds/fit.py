@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from wstrace.bounds.evidence import Refusal, Site, scheduled_rows, told
-from wstrace.bounds.inference import LEAST, Fit, NoFit, Observation, Space, infer
+from wstrace.bounds.inference import (
+    LEAST,
+    Fit,
+    NoFit,
+    Observation,
+    Space,
+    Undecided,
+    infer,
+    unvaried,
+)
 from wstrace.bounds.limits import joint_limits
 from wstrace.bounds.reach import reaches
 from wstrace.bounds.worst import Goal, Worst, worst_case
@@ -57,8 +66,8 @@ def _by_bytes(asks: Sequence[Ask], space: Space) -> Fit | NoFit:
     return infer([Observation(scheduled_rows(ask), ask.bytes) for ask in asks], space)
 
 
-def _by_shape(asks: Sequence[Ask], space: Space) -> Fit | None:
-    """Fit every dimension that varies; None where a shape is unknown or does not fit."""
+def _by_shape(asks: Sequence[Ask], space: Space) -> Fit | NoFit | None:
+    """Fit every dimension; None where a shape is unknown or does not fit."""
     itemsizes = _itemsizes(asks)
     if not itemsizes:
         return None
@@ -66,8 +75,9 @@ def _by_shape(asks: Sequence[Ask], space: Space) -> Fit | None:
     for index, itemsize in enumerate(itemsizes):
         shapes = [ask.specs[index].shape for ask in asks]
         dimensions = [_dimension([s[d] for s in shapes], asks, space) for d in _axes(shapes)]
-        if None in dimensions:
-            return None
+        failed = [found for found in dimensions if isinstance(found, NoFit)]
+        if failed:
+            return next((found for found in failed if isinstance(found, Undecided)), None)
         factors = " * ".join([*(f"({d})" for d in dimensions), str(itemsize)])
         buffers.append(f"round256({factors})")
     return _checked(" + ".join(buffers), asks, space)
@@ -101,14 +111,14 @@ def _up(size: int) -> int:
     return -(-size // 256) * 256
 
 
-def _dimension(values: Sequence[int], asks: Sequence[Ask], space: Space) -> str | None:
-    if len(set(values)) == 1:
-        return str(values[0])
+def _dimension(values: Sequence[int], asks: Sequence[Ask], space: Space) -> str | NoFit:
     data = [
         Observation(scheduled_rows(ask), value) for ask, value in zip(asks, values, strict=True)
     ]
+    if len(set(values)) == 1:
+        return unvaried(values[0], data, space) or str(values[0])
     found = infer(data, space, bytes_=False)
-    return found.formula if isinstance(found, Fit) else None
+    return found.formula if isinstance(found, Fit) else found
 
 
 def _checked(text: str, asks: Sequence[Ask], space: Space) -> Fit | None:

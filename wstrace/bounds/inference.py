@@ -2,8 +2,10 @@
 
 Candidates are solved on four fifths of the observations, the smaller ones, and must then
 hit every one of the rest, which are the largest: a formula that only interpolates fails.
-Where several candidates fit, the one with the largest worst case counts; where the data
-cannot tell candidates apart at all (a quantity never varied), there is no fit.
+Where several candidates of the same simplicity fit, the one with the largest worst case
+counts. There is no fit where the data cannot decide: another formula of the templates fits
+as well and needs more, be it that a quantity stayed within one rounding step (and hides in a
+coefficient or a constant), be it that a less simple template reproduces every request too.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Final
 
+from wstrace.bounds.hiding import Hidden, hidden
 from wstrace.bounds.quantities import Row
 from wstrace.bounds.templates import (
     Factor,
@@ -32,6 +35,7 @@ LEAST: Final = 4
 """Distinct observations below which nothing is fitted."""
 STEPS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _MOST: Final = 400
+_NAMED: Final = 4
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,11 @@ class NoFit:
     why: str
 
 
+@dataclass(frozen=True)
+class Undecided(NoFit):
+    """A template fits, but so does one that needs more: no other way to fit may be taken."""
+
+
 def infer(
     observations: Sequence[Observation], space: Space, *, bytes_: bool = True
 ) -> Fit | NoFit:
@@ -96,13 +105,36 @@ def infer(
         return NoFit(f"fewer than {LEAST} different sizes were seen")
     if not names:
         return NoFit("no scheduler quantity varied with the size")
-    found = _first_level(data, names, _steps(space), bytes_)
+    return _fitted(data, _levels(data, names, _steps(space), bytes_), space, names)
+
+
+def unvaried(value: int, observations: Sequence[Observation], space: Space) -> NoFit | None:
+    """Why `value`, the same in all `observations`, may yet be larger; None where it is not."""
+    return _undecided([Line((), (), value)], _distinct(observations), space)
+
+
+def _fitted(
+    data: Sequence[Observation],
+    levels: Iterator[list[Template]],
+    space: Space,
+    names: Sequence[str],
+) -> Fit | NoFit:
+    """The largest of the simplest level that has any; none where a later one needs more."""
+    found = next((level for level in levels if level), [])
+    found = found or _larger(data, names, _steps(space))
     if not found:
         return NoFit("no template reproduces every request")
-    blind = _never_varied(data, space, found)
-    if blind:
-        return NoFit(f"{', '.join(blind)} varied too little to know their part in the size")
-    return _largest(found, space)
+    undecided = _undecided(found, data, space)
+    if undecided is not None:
+        return undecided
+    fit = _largest(found, space)
+    rivals = [template for level in levels for template in level]
+    other = _largest(rivals, space) if rivals else fit
+    if isinstance(fit, Fit) and isinstance(other, Fit) and other.maximum > fit.maximum:
+        return Undecided(
+            f"the requests fit {fit.formula} and {other.formula}, which needs more"
+        )
+    return other if isinstance(other, NoFit) else fit
 
 
 def _distinct(observations: Sequence[Observation]) -> list[Observation]:
@@ -124,21 +156,18 @@ def _steps(space: Space) -> tuple[int, ...]:
     return tuple(sorted({*STEPS, *config}))
 
 
-def _first_level(
+def _levels(
     data: Sequence[Observation], names: Sequence[str], steps: Sequence[int], bytes_: bool
-) -> list[Template]:
-    """Every template of the simplest level that has any."""
+) -> Iterator[list[Template]]:
+    """The templates that fit, level by level, the simplest level first."""
     rounds = bytes_ and all(o.size % 256 == 0 for o in data)
-    levels = term_levels(names, steps)
-    for level in levels:
+    for level in term_levels(names, steps):
         found: list[Template] = [
             line for terms in level for line in _solved(terms, data) if _hits(line, data)
         ]
-        if not found and rounds:
-            found = [t for terms in level if len(terms) == 1 for t in _rounded(terms, data)]
-        if found:
-            return found
-    return _larger(data, names, steps)
+        if rounds:
+            found += [t for terms in level if len(terms) == 1 for t in _rounded(terms, data)]
+        yield found
 
 
 def _train(data: Sequence[Observation]) -> Sequence[Observation]:
@@ -205,27 +234,21 @@ def _supported(terms: tuple[Term, ...], data: Sequence[Observation]) -> Iterator
             yield line
 
 
-def _never_varied(
-    data: Sequence[Observation], space: Space, found: Sequence[Template]
-) -> list[str]:
-    """Unused quantities that may hide in the formula: in a coefficient because they were the
-    same in every request, or in the constant part because padding hid their changes."""
-    used = set().union(*(expression.parse(t.text()).names for t in found))
-    constant = any(template.value(_zero(space)) for template in found)
-    return [n for n in space.ranges if n not in used and _hides(n, data, space, constant)]
-
-
-def _hides(name: str, data: Sequence[Observation], space: Space, constant: bool) -> bool:
-    high = space.ranges[name][1]
-    values = {row[name] for o in data for row in o.rows if name in row} - {0}
-    if not values or max(values) >= high:
-        return False
-    steps = [step for step in STEPS if step < high] if constant else [1]
-    return any(len({-(-value // step) for value in values}) == 1 for step in steps)
-
-
-def _zero(space: Space) -> Row:
-    return dict.fromkeys(space.ranges, 0)
+def _undecided(
+    found: Sequence[Template], data: Sequence[Observation], space: Space
+) -> Undecided | None:
+    """The quantities that may hide in a template that fits, and what would show them."""
+    blind: dict[str, Hidden] = {}
+    for template in found:
+        rows = [[r for r in o.rows if template.value(r) == o.size] for o in data]
+        for quantity in hidden(template, rows, space.ranges, _steps(space)):
+            blind.setdefault(quantity.quantity, quantity)
+    if not blind:
+        return None
+    told = [quantity.told() for quantity in blind.values()]
+    more = [f"{len(told) - _NAMED} more"] if len(told) > _NAMED else []
+    named = ", ".join(told[:_NAMED] + more)
+    return Undecided(f"varied too little to know their part in the size: {named}")
 
 
 def _largest(found: Sequence[Template], space: Space) -> Fit | NoFit:

@@ -1,4 +1,7 @@
-"""Inference against hidden formulas: never below the truth, and exact where it answers."""
+"""Inference against hidden formulas: never below the truth, and exact where it answers.
+
+Where requests saw only a part of the limits, it may answer nothing, but nothing too small.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +48,35 @@ def _hidden(rng: random.Random) -> Hidden:
     return rng.choice(kinds)
 
 
-def _observe(rng: random.Random, hidden: Hidden, count: int) -> list[Observation]:
-    """Requests anywhere within the limits, the limits themselves left out."""
-    rows = [{n: rng.randint(1, h - 1) for n, h in HIGH.items()} for _ in range(count)]
+def _observe(
+    rng: random.Random, hidden: Hidden, count: int, percent: int = 100
+) -> list[Observation]:
+    """Requests anywhere in the lowest `percent` of the limits, the limits left out."""
+    highest = {n: max(1, (h - 1) * percent // 100) for n, h in HIGH.items()}
+    rows = [{n: rng.randint(1, h) for n, h in highest.items()} for _ in range(count)]
     return [Observation((row,), hidden(row)) for row in rows]
+
+
+def _hidden_sum(rng: random.Random) -> Hidden:
+    """A sum of the template class, where any quantity may be rounded: no maximum."""
+    x, y, z = rng.sample(sorted(HIGH), 3)
+    a, c = rng.choice((1, 2, 16, 48, 1024)), rng.choice((0, 0, 1, 256, 5120))
+    b, d = rng.choice((3, 16, 48, 64, 512)), rng.choice((1, 3, 256, 512))
+    step = rng.choice((1, 2, 4, 8, 16, 16, 32, 64, 256, 1024, 4096))
+    kinds: list[Hidden] = [
+        lambda v: a * _up(v[x], step) + c,
+        lambda v: a * d * -(-v[x] // step) + c,
+        lambda v: a * v[x] * _up(v[y], step) + c,
+        lambda v: a * d * v[x] * -(-v[y] // step) + c,
+        lambda v: a * v[x] + d * _up(v[y], step) + c,
+        lambda v: a * v[x] * _up(v[y], step) + b * v[x] + c,
+        lambda v: a * v[x] * _up(v[y], step) + b * _up(v[y], step) + c,
+        lambda v: a * v[x] + b * v[y] + d * v[z] + c,
+        lambda v: 2 * _up(b * _up(v[x], step), 256),
+        lambda v: _up(b * v[x] * _up(v[y], step), 256),
+        lambda v: 256 * _up(v[x], step) * v[y],
+    ]
+    return rng.choice(kinds)
 
 
 def test_two_hundred_hidden_formulas() -> None:
@@ -67,11 +95,63 @@ def test_two_hundred_hidden_formulas() -> None:
     assert answers["exact"] >= 0.8 * 200, answers
 
 
+@pytest.mark.parametrize("percent", [3, 10, 30, 100])
+def test_a_part_of_the_limits_never_gives_too_small_a_bound(percent: int) -> None:
+    rng = random.Random(percent)
+    fitted = 0
+    for _ in range(50):
+        hidden = _hidden_sum(rng)
+        found = infer(_observe(rng, hidden, rng.randint(5, 50), percent), SPACE)
+        if isinstance(found, Fit):
+            fitted += 1
+            assert found.maximum >= hidden(HIGH), found
+    assert fitted or percent < 30
+
+
+def test_a_factor_within_one_rounding_step_is_not_a_coefficient() -> None:
+    rng = random.Random(7)
+    rows = [{n: rng.randint(1, h) for n, h in HIGH.items()} for _ in range(50)]
+    data = [{**row, "num_reqs": 1 + row["num_reqs"] % 12} for row in rows]
+    found = _found(lambda x: 256 * _up(x["num_reqs"], 16) * x["num_scheduled_tokens"], data)
+    assert isinstance(found, NoFit)
+    assert "num_reqs stayed within 1..12" in found.why
+    assert "(record a step with more than 32)" in found.why
+    wider = [*data, {**data[0], "num_reqs": 33}, {**data[1], "num_reqs": 17}]
+    exact = _found(lambda x: 256 * _up(x["num_reqs"], 16) * x["num_scheduled_tokens"], wider)
+    assert isinstance(exact, Fit)
+    assert exact.maximum == 256 * 64 * 4096
+
+
+def test_a_quantity_that_was_always_0_may_add_to_the_size() -> None:
+    rng = random.Random(7)
+    rows = [{**{n: rng.randint(1, h) for n, h in HIGH.items()}, "num_decodes": 0}]
+    rows += [
+        {**{n: rng.randint(1, h) for n, h in HIGH.items()}, "num_decodes": 0} for _ in HIGH
+    ]
+    rows += [{**rows[0], "num_scheduled_tokens": 4000, "num_reqs": 33}]
+    space = Space(ranges={**SPACE.ranges, "num_decodes": (0, 64)}, numbers={})
+    data = [Observation((row,), 512 * row["num_scheduled_tokens"]) for row in rows]
+    found = infer(data, space)
+    assert isinstance(found, NoFit)
+    assert "num_decodes was always 0" in found.why
+
+
+def test_a_limit_inside_the_step_that_was_seen_hides_nothing() -> None:
+    space = Space(ranges={**SPACE.ranges, "num_reqs": (40, 48)}, numbers={})
+    rng = random.Random(7)
+    rows = [{n: rng.randint(1, h) for n, h in HIGH.items()} for _ in range(50)]
+    rows = [{**row, "num_reqs": 40 + row["num_reqs"] % 8} for row in rows]
+    data = [Observation((r,), 3 * r["num_scheduled_tokens"]) for r in rows]
+    found = infer(data, space)
+    assert isinstance(found, Fit)
+    assert found.maximum == 3 * 4096
+
+
 def _rows(values: list[tuple[int, int, int]]) -> list[dict[str, int]]:
     return [dict(zip(sorted(HIGH), row, strict=True)) for row in values]
 
 
-VARIED = _rows([(100, 3, 70), (9000, 9, 300), (31, 33, 900), (20000, 60, 11), (777, 5, 4000)])
+VARIED = _rows([(100, 3, 70), (9000, 9, 300), (31, 33, 2900), (20000, 60, 11), (777, 5, 4000)])
 
 
 def _found(hidden: Hidden, rows: list[dict[str, int]] = VARIED) -> Fit | NoFit:
