@@ -92,7 +92,8 @@ class KnownSite:
     """One call site of the arena (or a persistent resource) with its worst case.
 
     Sites with the same file and function but another `choice` (which experts, which
-    layout) are alternatives: the first in the file is what `match` returns.
+    layout) are alternatives: the first in the file is what `match` returns. `experts` are the
+    classes of vLLM that make a choice of experts.
     """
 
     id: str
@@ -114,6 +115,7 @@ class KnownSite:
     notes: str = ""
     links: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
+    experts: tuple[str, ...] = ()
 
     @property
     def formula(self) -> str:
