@@ -16,7 +16,7 @@ from wstrace.bounds.inference import (
     infer,
     unvaried,
 )
-from wstrace.bounds.limits import joint_limits
+from wstrace.bounds.limits import decode_width, joint_limits
 from wstrace.bounds.reach import reaches
 from wstrace.bounds.worst import Goal, Worst, worst_case
 from wstrace.errors import WstraceError
@@ -54,10 +54,12 @@ def _usable(asks: Sequence[Ask]) -> list[Ask]:
 
 
 def _space(site: Site) -> Space:
+    """The quantities with limits; without drafts a decode's rows are its tokens: once."""
+    twice = {"num_decode_rows"} if decode_width(site.numbers) == "1" else set()
     ranges = {
         role: (limit.minimum, max(limit.minimum, limit.maximum))
         for role, limit in site.roles.items()
-        if limit.maximum is not None
+        if limit.maximum is not None and role not in twice
     }
     return Space(ranges, site.numbers, tuple(joint_limits(ranges, site.limits)))
 

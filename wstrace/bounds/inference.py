@@ -29,13 +29,14 @@ from wstrace.bounds.templates import (
 )
 from wstrace.errors import WstraceError
 from wstrace.formula import expression
-from wstrace.formula.maximum import Joint, maximise
+from wstrace.formula.maximum import BUDGET, Joint, maximise
 
 LEAST: Final = 4
 """Distinct observations below which nothing is fitted."""
 STEPS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _MOST: Final = 400
 _NAMED: Final = 4
+_LINKED_BUDGET: Final = 20_000
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,21 @@ class Space:
     numbers: Mapping[str, int]
     joint: tuple[str, ...] = ()
 
-    def maximum(self, text: str) -> tuple[int, dict[str, int]]:
-        """The largest value of `text` over the space, and where."""
+    def maximum(self, text: str, *, linked: bool = False) -> tuple[int, dict[str, int]]:
+        """The largest value of `text` over the space, and where.
+
+        `linked`: under joint limits with quantities outside `text` too, which is slower.
+        """
         formula = expression.parse(text)
-        ranges = {name: self.ranges[name] for name in formula.names & self.ranges.keys()}
         joint = [Joint.of(limit, 0) for limit in self.joint]
+        names = formula.names & self.ranges.keys()
+        if linked:
+            near = [j.left.names for j in joint if j.left.names & names]
+            names |= set().union(*near) & self.ranges.keys()
+        ranges = {name: self.ranges[name] for name in names}
         used = [j for j in joint if j.left.names <= ranges.keys() | self.numbers.keys()]
-        found = maximise(formula, self.numbers, ranges, used)
+        budget = _LINKED_BUDGET if linked else BUDGET
+        found = maximise(formula, self.numbers, ranges, used, budget)
         return found.value, found.at
 
 
@@ -128,13 +137,25 @@ def _fitted(
     if undecided is not None:
         return undecided
     fit = _largest(found, space)
-    rivals = [template for level in levels for template in level]
-    other = _largest(rivals, space) if rivals else fit
-    if isinstance(fit, Fit) and isinstance(other, Fit) and other.maximum > fit.maximum:
-        return Undecided(
-            f"the requests fit {fit.formula} and {other.formula}, which needs more"
-        )
-    return other if isinstance(other, NoFit) else fit
+    if isinstance(fit, NoFit):
+        return fit
+    return _rivalled(fit, [t for level in levels for t in level], space)
+
+
+def _rivalled(fit: Fit, rivals: Sequence[Template], space: Space) -> Fit | NoFit:
+    """The fit, unless one of the less simple templates that fit as well needs more."""
+    for rival in rivals:
+        try:
+            needs_more = all(
+                space.maximum(rival.text(), linked=linked)[0] > fit.maximum
+                for linked in (False, True)
+            )
+        except WstraceError:
+            needs_more = True
+        if needs_more:
+            text = expression.parse(rival.text())
+            return Undecided(f"the requests fit {fit.formula} and {text}, which needs more")
+    return fit
 
 
 def _distinct(observations: Sequence[Observation]) -> list[Observation]:

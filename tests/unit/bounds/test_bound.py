@@ -278,25 +278,47 @@ def _batch(computed: list[int], scheduled: int) -> Step:
 def _shaped(rows: int, batch: int) -> Ask:
     """No source: float32 [rows, 48], where the step has `rows` tokens."""
     size = -(-rows * 48 * 4 // 256) * 256
-    steps = _batch([8 * rows % 56] * batch, rows // batch)
+    steps = _batch([8 * rows % 3000] * batch, rows // batch)
+    if rows % batch:
+        steps.requests[0] = Request(rows // batch + rows % batch, 8 * rows % 3000)
+        steps.total_tokens = rows
     spec = Spec(shape=[rows, 48], dtype="float32", bytes=size)
     return Ask(
         site=1, slot=Slot(), bytes=size, arena=0, phase="serving", step=steps, specs=[spec]
     )
 
 
+WIDE = [(30, 2), (35, 4), (77, 7), (120, 3), (9, 1), (1000, 1), (640, 20), (20, 20), (3, 3)]
+"""Tokens and requests of steps that leave no quantity within one rounding step."""
+
+
 def test_shapes_are_fitted_where_no_source_can_be_read() -> None:
-    steps = [(30, 2), (35, 5), (77, 7), (120, 3), (9, 1)]
-    asks = [_shaped(rows, batch) for rows, batch in steps]
+    asks = [_shaped(rows, batch) for rows, batch in WIDE]
     bound = _bound(asks)
     assert bound.grade == "fitted"
     assert bound.bytes == 1024 * 48 * 4
     assert _bound(asks[:3]).grade == "observed"
 
 
+@pytest.mark.parametrize("without", [(1000, 1), (20, 20)])
+def test_shapes_are_not_fitted_from_steps_that_vary_too_little(
+    without: tuple[int, int],
+) -> None:
+    """48 columns may be 48 for each 512 tokens of a request, or a decode may add some."""
+    bound = _bound([_shaped(rows, batch) for rows, batch in WIDE if (rows, batch) != without])
+    assert bound.grade == "observed"
+    assert "varied too little" in bound.why
+
+
+def test_tokens_that_were_always_equal_in_all_requests_are_not_told_apart() -> None:
+    """Then tokens are requests times tokens of one, of which the limits allow many more."""
+    bound = _bound([_shaped(rows, batch) for rows, batch in WIDE if not rows % batch])
+    assert bound.grade == "observed"
+    assert "num_reqs * query_len, which needs more" in bound.why
+
+
 def test_a_fit_must_explain_warm_up_too() -> None:
-    steps = [(30, 2), (35, 5), (77, 7), (120, 3), (9, 1)]
-    asks = [_shaped(rows, batch) for rows, batch in steps]
+    asks = [_shaped(rows, batch) for rows, batch in WIDE]
     capture = {"phase": "capture", "step": None}
     inside = msgspec.structs.replace(_shaped(512, 4), **capture)
     assert _bound([*asks, inside]).grade == "fitted"
@@ -318,6 +340,10 @@ def test_bytes_are_fitted_without_shapes() -> None:
     asks = [
         _ask(cached, provenance=None, step=_batch([cached] * batch, 7 + batch))
         for cached, batch in [(100, 1), (200, 2), (311, 3), (400, 1), (515, 5), (640, 9)]
+    ]
+    asks += [
+        _ask(1100, provenance=None, step=_batch([1100], 1000)),
+        *(_ask(3000, provenance=None, step=_batch([3000] * n, 1)) for n in (2, 17)),
     ]
     bound = _bound(asks)
     assert bound.grade == "fitted"
