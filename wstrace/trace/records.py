@@ -268,6 +268,12 @@ class Failure(Record, tag="failure", kw_only=True, gc=False):
     manager: int = 0
 
 
+def _one_each(slots: list[Slot], values: list[int], name: str) -> None:
+    """ValueError, which a decoder makes a ValidationError, unless each slot has one value."""
+    if len(slots) != len(values):
+        raise ValueError(f"{len(slots)} slots and {len(values)} {name}")
+
+
 class Lock(Record, tag="lock", kw_only=True, gc=False):
     """lock() or unlock() was called; `sizes` are the arenas' bytes by slot."""
 
@@ -277,6 +283,9 @@ class Lock(Record, tag="lock", kw_only=True, gc=False):
     phase: Phase
     step: int = 0
     manager: int = 0
+
+    def __post_init__(self) -> None:
+        _one_each(self.slots, self.sizes, "sizes")
 
 
 class Capture(Record, tag="capture", kw_only=True, gc=False):
@@ -291,6 +300,9 @@ class Capture(Record, tag="capture", kw_only=True, gc=False):
     throwaway: bool = False
     slots: list[Slot] = []
     generations: list[int] = []
+
+    def __post_init__(self) -> None:
+        _one_each(self.slots, self.generations, "generations")
 
 
 class Persistent(Record, tag="persistent", kw_only=True, gc=False):

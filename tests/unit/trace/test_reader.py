@@ -101,6 +101,21 @@ def test_a_broken_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path)
         read_file(path)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"t":"lock","event":"lock","slots":[{}],"sizes":[],"phase":"capture"}',
+        b'{"t":"capture","slots":[{}],"generations":[1,2]}',
+    ],
+)
+def test_a_record_that_contradicts_itself_is_an_error(tmp_path: Path, line: bytes) -> None:
+    path = trace_file(tmp_path)
+    with path.open("ab") as file:
+        file.write(line + b"\n" + encode(Note(text="after")))
+    with pytest.raises(WstraceError, match=r"line 2: .* slots and "):
+        read_file(path)
+
+
 def test_a_missing_path_is_said(tmp_path: Path) -> None:
     with pytest.raises(WstraceError, match="No such trace"):
         load(tmp_path / "nothing")
