@@ -197,10 +197,6 @@ class Inlining(Names):
         return choose((scope.serial, id(statement)), yes, no)
 
 
-def _is_opaque(value: Value) -> bool:
-    return isinstance(value, Obj) and isinstance(value.handle, Opaque)
-
-
 def items_of(packed: Value) -> list[Value]:
     if not isinstance(packed, Seq):
         raise Stop("", "arguments whose number a condition decides")

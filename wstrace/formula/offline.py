@@ -197,8 +197,6 @@ class SourceWorld(Fields):
             return "" if handle.name.rpartition(".")[2] in _DEVICE else handle.name
         if isinstance(handle, FunctionRef) and binding.is_vllm(handle.module):
             return f"vllm.{handle.name}" if handle.name in _LIBRARY else ""
-        if isinstance(handle, ModuleRef | ClassRef | AssignedRef):
-            return ""
         return ""
 
     def enter(self, function: Obj, where: str) -> Scope:
