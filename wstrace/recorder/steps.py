@@ -79,20 +79,32 @@ class StepTracker:
         )
 
     def _raise_maxima(self, output: Any) -> None:
-        self.max_tokens = max(self.max_tokens, output.total_num_scheduled_tokens)
-        self.max_reqs = max(self.max_reqs, len(output.num_scheduled_tokens))
-        new = (r.num_computed_tokens for r in output.scheduled_new_reqs)
-        cached = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
-        self.max_computed = max(self.max_computed, *new, *cached, 0)
-        self.max_continued = max(self.max_continued, longest_continuation(output))
+        """Written out, as `_kind` is: every step pays for it."""
+        tokens, reqs = output.total_num_scheduled_tokens, len(output.num_scheduled_tokens)
+        if tokens > self.max_tokens:
+            self.max_tokens = tokens
+        if reqs > self.max_reqs:
+            self.max_reqs = reqs
+        computed = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
+        most = max(computed) if computed else 0
+        for new in output.scheduled_new_reqs:
+            most = max(most, new.num_computed_tokens)
+        if most > self.max_computed:
+            self.max_computed = most
+        if tokens > reqs:
+            self.max_continued = max(self.max_continued, longest_continuation(output))
 
 
 def _kind(output: Any, in_warmup: bool) -> StepKind:
     if not getattr(output, "total_num_scheduled_tokens", 0):
         return "idle"
-    ids = getattr(output, "num_scheduled_tokens", {})
-    made_up = bool(ids) and all(str(i).startswith(WARMUP_PREFIXES) for i in ids)
-    return "warmup" if in_warmup or made_up else "real"
+    if in_warmup:
+        return "warmup"
+    ids = getattr(output, "num_scheduled_tokens", ())
+    for req_id in ids:
+        if not str(req_id).startswith(WARMUP_PREFIXES):
+            return "real"
+    return "warmup" if ids else "real"
 
 
 def longest_continuation(output: Any) -> int:

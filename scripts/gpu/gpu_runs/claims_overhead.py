@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gpu_runs.evidence import Evidence
+from gpu_runs.evidence import Evidence, MissingError
 from gpu_runs.table import Claim, Outcome, claim, equal
 
 TARGET: Final = 0.99
@@ -25,7 +25,7 @@ def overhead_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
 
 def _mode(ev: Evidence, setting: dict[str, Any]) -> list[Claim]:
     mode = ev.folder.name
-    rows = _ratios(ev) + _hooks(ev, setting["load"]["pairs"])
+    rows = _ratios(ev) + _hooks(ev, setting["load"]["pairs"]) + _step(ev)
     rows += _replay(ev) if mode == "graphs" else _recorded(ev)
     return [claim(f"overhead {mode}", text, check) for text, check in rows]
 
@@ -68,6 +68,21 @@ def _hooks(ev: Evidence, least: int) -> list[Row]:
         ("alternating pairs", alternated),
         ("manager calls counted while the hooks were off", off),
     ]
+
+
+def _step(ev: Evidence) -> list[Row]:
+    """The hooks of a step alone, in CPU time: what the ratios above cannot resolve."""
+
+    def share() -> Outcome:
+        decode = ev.json("result.json")["replay"]
+        if "hooks_us" not in decode:
+            raise MissingError("the hooks of a step were not timed in this run")
+        hooks, step = statistics.median(decode["hooks_us"]), statistics.median(decode["step_s"])
+        part = hooks / 1e6 / step
+        told = f"{hooks:.1f} us of {step * 1e3:.2f} ms ({part:.2%})"
+        return f"at most {1 - TARGET:.0%}", told, part <= 1 - TARGET
+
+    return [("hooks of a decode step, of its time", share)]
 
 
 def _recorded(ev: Evidence) -> list[Row]:

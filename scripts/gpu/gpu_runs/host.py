@@ -80,8 +80,11 @@ print(json.dumps({n: of(n) for n in ("vllm", "torch", "triton", "wstrace")}))
 
 
 def _gpus() -> list[str]:
-    query = "--query-gpu=name,memory.total,driver_version"
-    return _output(["nvidia-smi", query, "--format=csv,noheader"], None).splitlines()
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    chosen = ["-i", visible] if visible else []
+    return _output([*query, "--format=csv,noheader", *chosen], None).splitlines()
 
 
 def _output(command: list[str], env: dict[str, str] | None) -> str:

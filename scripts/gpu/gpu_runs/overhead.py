@@ -24,6 +24,7 @@ import wstrace
 from wstrace.recorder.install import current
 from wstrace.recorder.live import Live
 from wstrace.recorder.toggle import detached
+from wstrace.testbed.step_cost import step_cost
 
 REQUESTS = (b'"t":"request"', b'"t":"growth"', b'"t":"failure"')
 
@@ -88,20 +89,31 @@ class Bench:
         order = (True, False) if index % 2 == 0 else (False, True)
         return {("on" if side else "off"): self.side(side) for side in order}
 
-    def replay(self) -> dict[str, int]:
-        """Decode steps of a full batch: graph replays, manager calls and records meanwhile."""
+    def replay(self) -> dict[str, Any]:
+        """Decode steps of a full batch: graph replays, manager calls and records meanwhile.
+
+        Also the seconds of each step, and the microseconds that the step's hooks add, from
+        a SchedulerOutput of this batch.
+        """
         engine = self.llm.llm_engine
         steps, seqs = self.load["replay_steps"], self.load["max_num_seqs"]
-        sampling = SamplingParams(temperature=0.0, max_tokens=steps + 20, ignore_eos=True)
+        sampling = SamplingParams(temperature=0.0, max_tokens=steps + 30, ignore_eos=True)
         for number, prompt in enumerate(self.prompts(seqs)):
             engine.add_request(f"replay-{number}", prompt, sampling)
         for _ in range(8):
             engine.step()
         calls, records = self.calls(), self.records()
+        took, began = [], time.perf_counter()
         with counted_replays() as replays:
             for _ in range(steps):
                 engine.step()
-        found = {
+                took.append(-began + (began := time.perf_counter()))
+        with kept_outputs(self.live) as outputs:
+            for _ in range(8):
+                engine.step()
+        found: dict[str, Any] = {
+            "step_s": took,
+            "hooks_us": step_cost([outputs[-1]] * 500),
             "steps": steps,
             "replays": replays[0],
             "calls": self.calls() - calls,
@@ -110,6 +122,22 @@ class Bench:
         while engine.has_unfinished_requests():
             engine.step()
         return found
+
+
+@contextmanager
+def kept_outputs(live: Live) -> Iterator[list[Any]]:
+    """The SchedulerOutputs of the steps inside the block."""
+    begin, kept = live.steps.begin, []
+
+    def keeping(output: Any, in_warmup: bool) -> None:
+        kept.append(output)
+        begin(output, in_warmup)
+
+    live.steps.begin = keeping  # type: ignore[method-assign]
+    try:
+        yield kept
+    finally:
+        del live.steps.begin
 
 
 @contextmanager
@@ -150,7 +178,8 @@ def main(folder: Path) -> None:
         result: dict[str, Any] = {"replay": bench.replay(), "pairs": []}
         started = time.monotonic()
         while len(result["pairs"]) < load["pairs"] or (
-            time.monotonic() - started < load["seconds"] and len(result["pairs"]) < 30
+            time.monotonic() - started < load["seconds"]
+            and len(result["pairs"]) < load["most_pairs"]
         ):
             result["pairs"].append(bench.pair(len(result["pairs"])))
             partial = folder / "result.json.part"

@@ -19,16 +19,21 @@ from wstrace.errors import WstraceError
 
 @dataclass(frozen=True)
 class Load:
-    """The engine and the batches of one mode; `seconds` is for the pairs, starts excluded."""
+    """The engine and the batches of one mode; `seconds` is for the pairs, starts excluded.
+
+    Batches are short: a host's speed drifts within seconds, and the two sides of a pair
+    should meet the same host.
+    """
 
     model: str = "qwen3"
     options: tuple[tuple[str, Any], ...] = ()
-    prompts: int = 32
+    prompts: int = 8
     prompt_tokens: int = 500
-    output_tokens: int = 128
-    first_token_prompts: int = 12
+    output_tokens: int = 64
+    first_token_prompts: int = 3
     pairs: int = 5
-    seconds: float = 90.0
+    most_pairs: int = 400
+    seconds: float = 120.0
     replay_steps: int = 50
 
 

@@ -122,8 +122,17 @@ def test_continuation_bytes_by_hand(prompts: list[int], largest: int) -> None:
     assert continuation_bytes(prompts, **shape) == largest
 
 
-def overhead(folder: Path, on: float, off_calls: int = 0, replay_calls: int = 0) -> list[Claim]:
-    """Five pairs in which the recorded side runs at `on` times the other side's speed."""
+def overhead(
+    folder: Path,
+    on: float,
+    off_calls: int = 0,
+    replay_calls: int = 0,
+    hooks_us: float | None = 5.0,
+) -> list[Claim]:
+    """Five pairs in which the recorded side runs at `on` times the other side's speed.
+
+    A decode step takes 2.5 ms, `hooks_us` microseconds of it in the hooks.
+    """
     mode = folder / "graphs"
     mode.mkdir(parents=True)
     (folder / "scenario.json").write_text(
@@ -131,7 +140,15 @@ def overhead(folder: Path, on: float, off_calls: int = 0, replay_calls: int = 0)
     )
     side = {"tokens_per_s": 1000.0 * on, "ttft_s": 0.01, "calls": 40}
     other = {"tokens_per_s": 1000.0, "ttft_s": 0.01, "calls": off_calls}
-    replay = {"steps": 50, "replays": 50, "calls": replay_calls, "records": 0}
+    replay: dict[str, Any] = {
+        "steps": 50,
+        "replays": 50,
+        "calls": replay_calls,
+        "records": 0,
+        "step_s": [0.0025] * 50,
+    }
+    if hooks_us is not None:
+        replay["hooks_us"] = [hooks_us, hooks_us, 900.0]
     (mode / "task.json").write_text("{}")
     (mode / "result.json").write_text(
         json.dumps({"pairs": [{"on": side, "off": other}] * 5, "replay": replay})
@@ -140,7 +157,7 @@ def overhead(folder: Path, on: float, off_calls: int = 0, replay_calls: int = 0)
 
 
 def test_overhead_at_the_target_holds(tmp_path: Path) -> None:
-    assert [c.ok for c in overhead(tmp_path, 0.99)] == [True] * 8
+    assert [c.ok for c in overhead(tmp_path, 0.99)] == [True] * 9
 
 
 @pytest.mark.parametrize(
@@ -149,11 +166,18 @@ def test_overhead_at_the_target_holds(tmp_path: Path) -> None:
         ({"on": 0.9899}, "tokens/s, recorded over not recorded"),
         ({"on": 1.0, "off_calls": 8}, "manager calls counted while the hooks were off"),
         ({"on": 1.0, "replay_calls": 8}, "manager calls in these steps"),
+        ({"on": 1.0, "hooks_us": 26.0}, "hooks of a decode step, of its time"),
     ],
 )
 def test_overhead_can_fail(tmp_path: Path, changes: dict[str, Any], failing: str) -> None:
     claims = overhead(tmp_path, **changes)
     assert [c.claim for c in claims if c.ok is False] == [failing]
+
+
+def test_a_run_without_timed_hooks_says_so(tmp_path: Path) -> None:
+    [row] = [c for c in overhead(tmp_path, 1.0, hooks_us=None) if c.claim.startswith("hooks")]
+    assert row.ok is None
+    assert "not timed" in str(row.found)
 
 
 def test_interval_is_reproducible_and_within_the_values() -> None:
