@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from itertools import product
 
 from wstrace.analysis.finding import Finding
+from wstrace.analysis.memory import why_unlocked
 from wstrace.analysis.rank import RankView
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Hook, Ranks
@@ -111,8 +112,10 @@ def reasons(
         why = "no worker left a trace: the recorder never attached to one"
         return [why, *_lost_anywhere(trace)]
     found = [f.detail for f in findings if f.severity == "inconclusive"]
-    if not allow_unlocked and any(v.served and not v.locks for v in ranks):
-        found.append("no lock was seen (expected for eager runs: --allow-unlocked)")
+    unlocked = [] if allow_unlocked else [v for v in ranks if v.served and not v.locks]
+    if unlocked:
+        why = why_unlocked(unlocked[0])
+        found.append(f"no lock was seen: {why} (--allow-unlocked accepts that)")
     if ranks and all(v.served and v.counts and not v.counts.steps_real for v in ranks):
         found.append("no request was served after warm-up")
     found += [

@@ -67,7 +67,7 @@ def _unlocked(view: RankView, bound_of: BoundOf) -> list[Finding]:
         Finding(
             code="WS202",
             severity="warning",
-            detail=f"serving started with no lock ({_why_unlocked(view)}): growth is silent",
+            detail=f"serving started with no lock ({why_unlocked(view)}): growth is silent",
             advice="Reserve the worst case, so that nothing grows: wstrace reserve TRACE.",
             ranks=(view.ranks,),
         )
@@ -84,7 +84,8 @@ def _covered(view: RankView, bound_of: BoundOf) -> bool:
     )
 
 
-def _why_unlocked(view: RankView) -> str:
+def why_unlocked(view: RankView) -> str:
+    """The reason that the settings give for a run without a lock."""
     if view.limits.get("enforce_eager"):
         return "eager mode never locks"
     if "gpu.model_runner" in view.worker.runner:

@@ -94,9 +94,8 @@ def _sites(session: Session) -> list[str]:
 
 
 def _finding(finding: Finding) -> list[str]:
-    head = (
-        f"**{finding.code}** {escape(finding.title)}: {_code(finding.caller or finding.site)}"
-    )
+    place = finding.caller or finding.site
+    head = f"**{finding.code}** {escape(finding.title)}: {_code(place) if place else 'the run'}"
     facts = [f"- {escape(line)}" for line in evidence(finding)[:7]]
     numbers = sizes(finding)
     return [head, *([f"- {numbers}"] if numbers else []), *facts]

@@ -113,24 +113,28 @@ def moe_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         order = [phase for phase in seen if phase in wanted]
         return wanted, seen, order == wanted
 
-    def close() -> Outcome:
-        answered(moe)
-        rows = moe.gate["runs"][0]["exercised"]["by_site"]
-        near = [
-            f"{r['site']} {r['bytes']:,} of {r['bound_bytes']:,} ({r['share']:.0%})"
-            for r in rows
-            if r["in_serving"] and r["share"] is not None
-        ]
-        return "sites with their share of the bound", near, bool(near)
-
     rows = [
         ("every prompt answered", lambda: answers(moe)),
         ("the arena was seen", arena),
         ("phases in vLLM's order", phases),
         ("gate clean", lambda: equal(0, moe.gate_exit)),
-        ("requests in serving, against their bounds", close),
+        ("no finding, of whatever severity", lambda: equal([], moe.codes())),
+        ("requests in serving, against their bounds", lambda: near_bound(moe)),
     ]
     return [claim("c", text, check) for text, check in rows]
+
+
+def near_bound(ev: Evidence) -> Outcome:
+    """The sites that serving asked at, with their share of the bound: never more than all."""
+    answered(ev)
+    rows = [r for r in ev.gate["runs"][0]["exercised"]["by_site"] if r["in_serving"]]
+    told = [
+        f"{r['site']} {r['bytes']:,} of {r['bound_bytes']:,} ({r['share']:.0%})"
+        for r in rows
+        if r["share"] is not None
+    ]
+    held = all(r["share"] <= 1 for r in rows if r["share"] is not None)
+    return "their share of the bound, at most 100 %", told, bool(told) and held
 
 
 def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
@@ -175,12 +179,16 @@ def latent_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
             ]
             return "its sites", rows, bool(ev.views) and bool(rows)
 
+        def close(ev: Evidence = ev) -> Outcome:
+            return near_bound(ev)
+
         def gate(ev: Evidence = ev) -> Outcome:
             return "0 or 1", ev.gate_exit, ev.gate_exit in (0, 1)
 
         found += [
             claim("e", f"{name}: every prompt answered", partial(answers, ev)),
             claim("e", f"{name}: sites traced", sites),
+            claim("e", f"{name}: requests in serving, against their bounds", close),
             claim("e", f"{name}: gate reaches a verdict", gate),
         ]
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +13,11 @@ from gpu_runs.evidence import Evidence, MissingError
 from gpu_runs.table import Claim, Outcome, claim, equal
 
 TARGET: Final = 0.99
+NOISE: Final = 0.01
 RESAMPLES: Final = 4000
 IN_FLIGHT: Final = 2  # steps that asynchronous scheduling may have begun and not ended
+SIDES: Final = ("on", "off")
+TIMED: Final = ("blocks", "first")
 Row = tuple[str, Callable[[], Outcome]]
 
 
@@ -30,44 +34,67 @@ def _mode(ev: Evidence, setting: dict[str, Any]) -> list[Claim]:
     return [claim(f"overhead {mode}", text, check) for text, check in rows]
 
 
-def _pairs(ev: Evidence) -> list[dict[str, dict[str, float]]]:
-    found: list[dict[str, dict[str, float]]] = ev.json("result.json")["pairs"]
+def _pairs(ev: Evidence, name: str) -> list[dict[str, list[float]]]:
+    found: list[dict[str, list[float]]] = ev.json("result.json").get(name)
+    if not found:
+        raise MissingError(f"{name}: the time ended before a pair was taken")
     return found
 
 
 def _ratios(ev: Evidence) -> list[Row]:
-    def speed() -> Outcome:
-        return _ratio([p["on"]["tokens_per_s"] / p["off"]["tokens_per_s"] for p in _pairs(ev)])
+    """Of tokens per second in decode steps, and of the inverse of the time to first token."""
 
-    def first() -> Outcome:
-        return _ratio([p["off"]["ttft_s"] / p["on"]["ttft_s"] for p in _pairs(ev)])
+    def ratios(name: str, kind: str) -> list[float]:
+        return [off / on for on, off in (pair[kind] for pair in _pairs(ev, name))]
+
+    def speed(name: str) -> Outcome:
+        found = ratios(name, "pair")
+        return f"at least {TARGET}", _told(found), statistics.median(found) >= TARGET
+
+    def control(name: str) -> Outcome:
+        found = ratios(name, "control")
+        near = abs(statistics.median(found) - 1) <= NOISE
+        return f"1 within {NOISE}", _told(found), near
 
     def typical() -> Outcome:
-        pairs = _pairs(ev)
-        speeds = {s: statistics.median(p[s]["tokens_per_s"] for p in pairs) for s in SIDES}
-        firsts = {s: statistics.median(p[s]["ttft_s"] * 1e3 for p in pairs) for s in SIDES}
-        told = [f"{s}: {speeds[s]:,.0f} tokens/s, TTFT {firsts[s]:.2f} ms" for s in SIDES]
+        result = ev.json("result.json")
+        tokens = result["batch"] * result["steps"]
+        told = [
+            f"{side}: {tokens / _median(ev, 'blocks', i):,.0f} tokens/s, "
+            f"TTFT {_median(ev, 'first', i) * 1e3:.2f} ms"
+            for i, side in enumerate(SIDES)
+        ]
         return "medians", told, True
 
-    return [
-        ("tokens/s, recorded over not recorded", speed),
-        ("1/TTFT, recorded over not recorded", first),
-        ("both sides", typical),
-    ]
+    rows: list[Row] = [("both sides", typical)]
+    for name, text in (("blocks", "tokens/s of decode steps"), ("first", "1/TTFT")):
+        rows += [
+            (f"{text}, recorded over not recorded", partial(speed, name)),
+            (f"{text}, hooks off on both sides", partial(control, name)),
+        ]
+    return rows
+
+
+def _median(ev: Evidence, name: str, side: int) -> float:
+    return statistics.median(pair["pair"][side] for pair in _pairs(ev, name))
 
 
 def _hooks(ev: Evidence, least: int) -> list[Row]:
     def alternated() -> Outcome:
-        count = len(_pairs(ev))
-        return f"at least {least}", count, count >= least
+        counts = [len(_pairs(ev, name)) for name in TIMED]
+        return f"at least {least} each", counts, min(counts) >= least
 
     def off() -> Outcome:
-        return equal([0], sorted({int(p["off"]["calls"]) for p in _pairs(ev)}))
+        return equal(0, _calls(ev, 1))
 
     return [
-        ("alternating pairs", alternated),
+        ("alternating pairs of decode steps, of first tokens", alternated),
         ("manager calls counted while the hooks were off", off),
     ]
+
+
+def _calls(ev: Evidence, side: int) -> int:
+    return int(sum(pair["calls"][side] for name in TIMED for pair in _pairs(ev, name)))
 
 
 def _step(ev: Evidence) -> list[Row]:
@@ -75,8 +102,6 @@ def _step(ev: Evidence) -> list[Row]:
 
     def share() -> Outcome:
         decode = ev.json("result.json")["replay"]
-        if "hooks_us" not in decode:
-            raise MissingError("the hooks of a step were not timed in this run")
         hooks, step = statistics.median(decode["hooks_us"]), statistics.median(decode["step_s"])
         part = hooks / 1e6 / step
         told = f"{hooks:.1f} us of {step * 1e3:.2f} ms ({part:.2%})"
@@ -86,11 +111,11 @@ def _step(ev: Evidence) -> list[Row]:
 
 
 def _recorded(ev: Evidence) -> list[Row]:
-    """Eager only: with graphs, a model whose sites are all captured asks in no batch."""
+    """Eager only: with graphs, a model whose sites are all captured asks in no step."""
 
     def on() -> Outcome:
-        found = min(int(p["on"]["calls"]) for p in _pairs(ev))
-        return "more than 0 a batch", found, found > 0
+        found = _calls(ev, 0)
+        return "more than 0", found, found > 0
 
     return [("manager calls counted while they were on", on)]
 
@@ -110,14 +135,10 @@ def _replay(ev: Evidence) -> list[Row]:
     ]
 
 
-SIDES: Final = ("on", "off")
-
-
-def _ratio(ratios: Sequence[float]) -> Outcome:
-    median = statistics.median(ratios)
+def _told(ratios: Sequence[float]) -> str:
     low, high = interval(ratios)
-    told = f"{median:.4f} (95 % of resampled medians: {low:.4f} to {high:.4f}, n={len(ratios)})"
-    return f"at least {TARGET}", told, median >= TARGET
+    median = statistics.median(ratios)
+    return f"{median:.4f} (95 % of resampled medians: {low:.4f} to {high:.4f}, n={len(ratios)})"
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

@@ -1,39 +1,43 @@
 """One mode's measurement, in the engine's process: `-m gpu_runs.overhead FOLDER`.
 
-The same engine runs every batch; only the recorder's hooks come off and go back between
-batches, in alternating order (on off, off on, ...). FOLDER holds task.json; the results go
-to result.json there.
+The same engine does everything; only the recorder's hooks come off and go back, between
+requests for one token and between blocks of decode steps (`alternating`). FOLDER holds
+task.json; the results go to result.json there.
 """
 
 from __future__ import annotations
 
-import gc
 import json
-import statistics
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from vllm import LLM, SamplingParams
 
 import wstrace
+from gpu_runs.alternating import PIECES, Pair, alternate, timed
 from wstrace.recorder.install import current
 from wstrace.recorder.live import Live
-from wstrace.recorder.toggle import detached
 from wstrace.testbed.step_cost import step_cost
 
-REQUESTS = (b'"t":"request"', b'"t":"growth"', b'"t":"failure"')
+REQUESTS: Final = (b'"t":"request"', b'"t":"growth"', b'"t":"failure"')
+SETTLE_STEPS: Final = 20
+WARM_STEPS: Final = 3
+BLOCK_STEPS: Final = 10
+STEPS_OF_PAIR: Final = PIECES * (WARM_STEPS + BLOCK_STEPS)
 
 
 class Bench:
-    """Batches of fresh prompts on one engine."""
+    """Fresh prompts on one engine."""
 
     def __init__(self, llm: Any, live: Live, load: dict[str, Any]) -> None:
         self.llm, self.live, self.load = llm, live, load
+        self.engine = llm.llm_engine
         self.made = 0
 
     def prompts(self, count: int) -> list[dict[str, Any]]:
@@ -47,30 +51,44 @@ class Bench:
             )
         return made
 
-    def generate(self, count: int, tokens: int) -> float:
-        """Seconds for `count` prompts with exactly `tokens` output tokens each."""
+    def generate(self, count: int, tokens: int) -> None:
+        """Serve `count` prompts with exactly `tokens` output tokens each."""
+        self.add(count, tokens)
+        self.drain()
+
+    def add(self, count: int, tokens: int) -> None:
+        """Give the engine `count` prompts; nothing runs before its next step."""
         sampling = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
-        prompts = self.prompts(count)
-        gc.collect()
-        started = time.perf_counter()
-        done = self.llm.generate(prompts, sampling, use_tqdm=False)
-        seconds = time.perf_counter() - started
-        assert sum(len(r.outputs[0].token_ids) for r in done) == count * tokens
-        return seconds
+        for number, prompt in enumerate(self.prompts(count)):
+            self.engine.add_request(f"bench-{self.made}-{number}", prompt, sampling)
 
-    def batch(self) -> dict[str, float]:
-        """Tokens a second of one full batch, and the median time to a first token."""
-        first = [self.generate(1, 1) for _ in range(self.load["first_token_prompts"])]
-        seconds = self.generate(self.load["prompts"], self.load["output_tokens"])
-        tokens = self.load["prompts"] * self.load["output_tokens"]
-        return {"tokens_per_s": tokens / seconds, "ttft_s": statistics.median(first)}
+    def drain(self) -> None:
+        """Step until nothing is left."""
+        while self.engine.has_unfinished_requests():
+            self.engine.step()
 
-    def side(self, recorded: bool) -> dict[str, float]:
-        """One batch with the hooks on or off, and the manager calls that were counted."""
-        before = self.calls()
-        with nullcontext() if recorded else detached(self.live):
-            found = self.batch()
-        return found | {"calls": self.calls() - before}
+    def first_tokens(self) -> Iterator[Pair]:
+        """Pairs of the time of one request for one token, seconds."""
+
+        def piece() -> float:
+            return timed(lambda: self.generate(1, 1), time.perf_counter, warm=1, count=1)
+
+        return alternate(piece, self.live, self.calls)
+
+    def blocks(self) -> Iterator[Pair]:
+        """Pairs of BLOCK_STEPS decode steps of a full batch, seconds; batch after batch."""
+
+        def piece() -> float:
+            return timed(self.engine.step, time.perf_counter, WARM_STEPS, BLOCK_STEPS)
+
+        pairs = alternate(piece, self.live, self.calls)
+        tokens = self.load["block_tokens"]
+        while True:
+            self.add(self.load["max_num_seqs"], tokens)
+            for _ in range(SETTLE_STEPS):
+                self.engine.step()
+            yield from islice(pairs, (tokens - 2 * SETTLE_STEPS) // STEPS_OF_PAIR)
+            self.drain()
 
     def calls(self) -> int:
         """Requests that the recorder has counted so far."""
@@ -84,44 +102,30 @@ class Bench:
         lines = Path(path).read_bytes().splitlines() if path else []
         return sum(any(tag in line for tag in REQUESTS) for line in lines)
 
-    def pair(self, index: int) -> dict[str, dict[str, float]]:
-        """Both sides, the order alternating."""
-        order = (True, False) if index % 2 == 0 else (False, True)
-        return {("on" if side else "off"): self.side(side) for side in order}
-
     def replay(self) -> dict[str, Any]:
         """Decode steps of a full batch: graph replays, manager calls and records meanwhile.
 
         Also the seconds of each step, and the microseconds that the step's hooks add, from
         a SchedulerOutput of this batch.
         """
-        engine = self.llm.llm_engine
-        steps, seqs = self.load["replay_steps"], self.load["max_num_seqs"]
-        sampling = SamplingParams(temperature=0.0, max_tokens=steps + 30, ignore_eos=True)
-        for number, prompt in enumerate(self.prompts(seqs)):
-            engine.add_request(f"replay-{number}", prompt, sampling)
-        for _ in range(8):
-            engine.step()
+        steps = self.load["replay_steps"]
+        self.add(self.load["max_num_seqs"], steps + 2 * SETTLE_STEPS)
+        for _ in range(SETTLE_STEPS):
+            self.engine.step()
         calls, records = self.calls(), self.records()
-        took, began = [], time.perf_counter()
         with counted_replays() as replays:
-            for _ in range(steps):
-                engine.step()
-                took.append(-began + (began := time.perf_counter()))
-        with kept_outputs(self.live) as outputs:
-            for _ in range(8):
-                engine.step()
+            took = [timed(self.engine.step, time.perf_counter, 0, 1) for _ in range(steps)]
         found: dict[str, Any] = {
-            "step_s": took,
-            "hooks_us": step_cost([outputs[-1]] * 500),
             "steps": steps,
+            "step_s": took,
             "replays": replays[0],
             "calls": self.calls() - calls,
             "records": self.records() - records,
         }
-        while engine.has_unfinished_requests():
-            engine.step()
-        return found
+        with kept_outputs(self.live) as outputs:
+            self.drain()
+        full = [o for o in outputs if len(o.num_scheduled_tokens) == self.load["max_num_seqs"]]
+        return found | {"hooks_us": step_cost([full[-1]] * 500)}
 
 
 @contextmanager
@@ -173,18 +177,30 @@ def main(folder: Path) -> None:
         assert live is not None
         load = task["load"] | {"max_num_seqs": task["engine"]["max_num_seqs"]}
         bench = Bench(llm, live, load)
-        for _ in range(2):
-            bench.batch()
-        result: dict[str, Any] = {"replay": bench.replay(), "pairs": []}
-        started = time.monotonic()
-        while len(result["pairs"]) < load["pairs"] or (
-            time.monotonic() - started < load["seconds"]
-            and len(result["pairs"]) < load["most_pairs"]
-        ):
-            result["pairs"].append(bench.pair(len(result["pairs"])))
-            partial = folder / "result.json.part"
-            partial.write_text(json.dumps(result, indent=1) + "\n")
-            partial.replace(folder / "result.json")
+        for _ in range(load["warm_batches"]):
+            bench.generate(load["max_num_seqs"], 40)
+            bench.generate(1, 1)
+        result: dict[str, Any] = {"batch": load["max_num_seqs"], "steps": BLOCK_STEPS}
+        result["replay"] = bench.replay()
+        for name, pairs in (("first", bench.first_tokens()), ("blocks", bench.blocks())):
+            result[name] = list(within(load["seconds"][name], load["pairs"], pairs))
+            save(result, folder)
+
+
+def within(seconds: float, least: int, pairs: Iterable[Pair]) -> Iterator[Pair]:
+    """`pairs` for so long, and at least `least` of them."""
+    end = time.monotonic() + seconds
+    for number, pair in enumerate(pairs, 1):
+        yield pair
+        if number >= least and time.monotonic() > end:
+            return
+
+
+def save(result: dict[str, Any], folder: Path) -> None:
+    """result.json, whole or as it was before."""
+    partial = folder / "result.json.part"
+    partial.write_text(json.dumps(result) + "\n")
+    partial.replace(folder / "result.json")
 
 
 if __name__ == "__main__":

@@ -19,21 +19,15 @@ from wstrace.errors import WstraceError
 
 @dataclass(frozen=True)
 class Load:
-    """The engine and the batches of one mode; `seconds` is for the pairs, starts excluded.
-
-    Batches are short: a host's speed drifts within seconds, and the two sides of a pair
-    should meet the same host.
-    """
+    """The engine and what is timed in one mode; `seconds` are for the pairs alone."""
 
     model: str = "qwen3"
     options: tuple[tuple[str, Any], ...] = ()
-    prompts: int = 8
     prompt_tokens: int = 500
-    output_tokens: int = 64
-    first_token_prompts: int = 3
+    block_tokens: int = 600
+    warm_batches: int = 2
     pairs: int = 5
-    most_pairs: int = 400
-    seconds: float = 120.0
+    seconds: tuple[tuple[str, float], ...] = (("first", 20.0), ("blocks", 45.0))
     replay_steps: int = 50
 
 
@@ -57,7 +51,7 @@ MODES: Final[dict[str, dict[str, Any]]] = {
 
 def overhead(run: Runner, load: Load = TURBO, modes: dict[str, Any] | None = None) -> None:
     """tokens/s and TTFT with and without the recorder, graphs on and eager."""
-    run.setting(scenario="overhead", load=asdict(load), **run.host.facts())
+    run.setting(scenario="overhead", load=_plain(load), **run.host.facts())
     for mode, options in (MODES if modes is None else modes).items():
         run.say(f"mode {mode}")
         run.attempt(f"mode {mode}", partial(_measure, run, load, mode, options))
@@ -69,11 +63,15 @@ def _measure(run: Runner, load: Load, mode: str, options: dict[str, Any]) -> Non
     model = models.make(run.host.caches / "models", load.model)
     engine = {"model": str(model), "load_format": "dummy", **dict(load.options), **options}
     task = folder / "task.json"
-    task.write_text(json.dumps({"engine": engine, "load": asdict(load)}, indent=1) + "\n")
+    task.write_text(json.dumps({"engine": engine, "load": _plain(load)}, indent=1) + "\n")
     log = folder / "engine.log"
     code = _run([run.host.python, "-P", "-m", "gpu_runs.overhead", str(folder)], run, log)
     if code or not (folder / "result.json").exists():
         raise WstraceError(f"exited with {code}", last_error(log.read_text(errors="replace")))
+
+
+def _plain(load: Load) -> dict[str, Any]:
+    return asdict(load) | {"options": dict(load.options), "seconds": dict(load.seconds)}
 
 
 def _run(command: list[str], run: Runner, log: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 from typing import Final
@@ -57,7 +58,17 @@ def pack_caches(caches: Path, target: Path) -> str:
 
 
 def unpack_caches(source: Path, caches: Path) -> None:
-    """What `pack_caches` made, into `caches`."""
+    """What `pack_caches` made, into `caches`.
+
+    Triton's group files name the files of a kernel by their absolute paths, and a kernel
+    whose files are not found is compiled again: they are written anew for this folder.
+    """
     caches.mkdir(parents=True, exist_ok=True)
     with tarfile.open(source) as archive:
         archive.extractall(caches, filter="data")
+    for group in (caches / "triton").glob("*/__grp__*.json"):
+        kept = json.loads(group.read_text())
+        kept["child_paths"] = {
+            name: str(group.parent.resolve() / name) for name in kept["child_paths"]
+        }
+        group.write_text(json.dumps(kept))

@@ -43,11 +43,9 @@ LIGHT: Final = Load(
         ("disable_log_stats", True),
         ("compilation_config", {"mode": 2, "backend": "eager"}),
     ),
-    prompts=4,
     prompt_tokens=40,
-    output_tokens=8,
-    first_token_prompts=2,
-    seconds=1.0,
+    block_tokens=150,
+    seconds=(("first", 2.0), ("blocks", 10.0)),
     replay_steps=5,
 )
 

@@ -124,12 +124,15 @@ def test_continuation_bytes_by_hand(prompts: list[int], largest: int) -> None:
 
 def overhead(
     folder: Path,
-    on: float,
+    *,
+    speed: float = 1.0,
+    control: float = 1.0,
     off_calls: int = 0,
     replay_calls: int = 0,
-    hooks_us: float | None = 5.0,
+    hooks_us: float = 5.0,
+    pairs: int = 5,
 ) -> list[Claim]:
-    """Five pairs in which the recorded side runs at `on` times the other side's speed.
+    """`pairs` pairs in which the recorded side runs at `speed` times the other side's.
 
     A decode step takes 2.5 ms, `hooks_us` microseconds of it in the hooks.
     """
@@ -138,46 +141,65 @@ def overhead(
     (folder / "scenario.json").write_text(
         json.dumps({"scenario": "overhead", "load": {"pairs": 5}})
     )
-    side = {"tokens_per_s": 1000.0 * on, "ttft_s": 0.01, "calls": 40}
-    other = {"tokens_per_s": 1000.0, "ttft_s": 0.01, "calls": off_calls}
+    pair = {
+        "pair": [0.025 / speed, 0.025],
+        "control": [0.025 / control, 0.025],
+        "calls": [40, off_calls],
+    }
     replay: dict[str, Any] = {
         "steps": 50,
         "replays": 50,
         "calls": replay_calls,
         "records": 0,
         "step_s": [0.0025] * 50,
+        "hooks_us": [hooks_us, hooks_us, 900.0],
     }
-    if hooks_us is not None:
-        replay["hooks_us"] = [hooks_us, hooks_us, 900.0]
+    result = {"batch": 8, "steps": 10, "replay": replay, "first": [pair] * 5}
     (mode / "task.json").write_text("{}")
-    (mode / "result.json").write_text(
-        json.dumps({"pairs": [{"on": side, "off": other}] * 5, "replay": replay})
-    )
+    (mode / "result.json").write_text(json.dumps(result | {"blocks": [pair] * pairs}))
     return table_of(folder)[0]
 
 
 def test_overhead_at_the_target_holds(tmp_path: Path) -> None:
-    assert [c.ok for c in overhead(tmp_path, 0.99)] == [True] * 9
+    rows = overhead(tmp_path, speed=0.9901, control=0.9901, hooks_us=24.9)
+    assert [c.ok for c in rows] == [True] * 11
+    assert [c.found for c in rows if c.claim == "both sides"] == [
+        "on: 3,168 tokens/s, TTFT 25.25 ms, off: 3,200 tokens/s, TTFT 25.00 ms"
+    ]
 
 
 @pytest.mark.parametrize(
     ("changes", "failing"),
     [
-        ({"on": 0.9899}, "tokens/s, recorded over not recorded"),
-        ({"on": 1.0, "off_calls": 8}, "manager calls counted while the hooks were off"),
-        ({"on": 1.0, "replay_calls": 8}, "manager calls in these steps"),
-        ({"on": 1.0, "hooks_us": 26.0}, "hooks of a decode step, of its time"),
+        (
+            {"speed": 0.9899},
+            [
+                "tokens/s of decode steps, recorded over not recorded",
+                "1/TTFT, recorded over not recorded",
+            ],
+        ),
+        (
+            {"control": 1.02},
+            [
+                "tokens/s of decode steps, hooks off on both sides",
+                "1/TTFT, hooks off on both sides",
+            ],
+        ),
+        ({"off_calls": 8}, ["manager calls counted while the hooks were off"]),
+        ({"pairs": 4}, ["alternating pairs of decode steps, of first tokens"]),
+        ({"replay_calls": 8}, ["manager calls in these steps"]),
+        ({"hooks_us": 26.0}, ["hooks of a decode step, of its time"]),
     ],
 )
-def test_overhead_can_fail(tmp_path: Path, changes: dict[str, Any], failing: str) -> None:
+def test_overhead_can_fail(tmp_path: Path, changes: dict[str, Any], failing: list[str]) -> None:
     claims = overhead(tmp_path, **changes)
-    assert [c.claim for c in claims if c.ok is False] == [failing]
+    assert [c.claim for c in claims if c.ok is False] == failing
 
 
-def test_a_run_without_timed_hooks_says_so(tmp_path: Path) -> None:
-    [row] = [c for c in overhead(tmp_path, 1.0, hooks_us=None) if c.claim.startswith("hooks")]
-    assert row.ok is None
-    assert "not timed" in str(row.found)
+def test_a_run_that_was_cut_short_has_rows_that_are_not_run(tmp_path: Path) -> None:
+    rows = [c for c in overhead(tmp_path, pairs=0) if c.ok is None]
+    assert len(rows) == 5
+    assert all("blocks: the time ended before a pair was taken" in row.found for row in rows)
 
 
 def test_interval_is_reproducible_and_within_the_values() -> None:
@@ -216,7 +238,7 @@ def price(folder: Path, **reserved: int) -> dict[str, bool | None]:
 
 
 def test_calls_are_asked_for_in_eager_mode_only(tmp_path: Path) -> None:
-    graphs = overhead(tmp_path, 1.0)
+    graphs = overhead(tmp_path)
     (tmp_path / "graphs").rename(tmp_path / "eager")
     eager, _ = table_of(tmp_path)
     wanted = "manager calls counted while they were on"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -71,17 +72,20 @@ def test_pack_holds_the_folder(tmp_path: Path) -> None:
 def test_caches_travel(tmp_path: Path) -> None:
     (tmp_path / "old" / "triton" / "k").mkdir(parents=True)
     (tmp_path / "old" / "triton" / "k" / "kernel.cubin").write_bytes(b"\x7fELF")
+    group = {"kernel.cubin": "/elsewhere/triton/k/kernel.cubin"}
+    grouped = tmp_path / "old" / "triton" / "k" / "__grp__kernel.json"
+    grouped.write_text(json.dumps({"child_paths": group}))
     (tmp_path / "old" / "models").mkdir()
     pack_caches(tmp_path / "old", tmp_path / "caches.tar.xz")
     unpack_caches(tmp_path / "caches.tar.xz", tmp_path / "new")
     assert (tmp_path / "new" / "triton" / "k" / "kernel.cubin").read_bytes() == b"\x7fELF"
     assert not (tmp_path / "new" / "models").exists()
+    found = json.loads((tmp_path / "new" / "triton" / "k" / "__grp__kernel.json").read_text())
+    assert Path(found["child_paths"]["kernel.cubin"]).read_bytes() == b"\x7fELF"
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_models_have_what_vllm_divides_by(tmp_path: Path, name: str) -> None:
-    import json
-
     config = json.loads((make(tmp_path, name) / "config.json").read_text())
     assert config["num_attention_heads"] % config["num_key_value_heads"] == 0
     assert config["vocab_size"] > 256
