@@ -1,4 +1,4 @@
-"""Bytes as people write and read them: 1024-based, as vLLM's log has them."""
+"""Numbers as people write and read them: bytes 1024-based, as in vLLM's log; counts."""
 
 from __future__ import annotations
 
@@ -38,3 +38,8 @@ def human(size: int | None) -> str:
 def exact(size: int | None) -> str:
     """`10,420,224 bytes (9.94 MiB)`."""
     return "-" if size is None else f"{size:,} bytes ({human(size)})"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 site`, `2 sites`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

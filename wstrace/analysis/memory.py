@@ -5,7 +5,7 @@ from __future__ import annotations
 from wstrace.analysis.accounting import window_of
 from wstrace.analysis.escapes import BoundOf
 from wstrace.analysis.finding import Finding
-from wstrace.analysis.rank import AFTER_LOCK, RankView, counts_of
+from wstrace.analysis.rank import AFTER_LOCK, RankView
 from wstrace.trace.records import Growth, Ranks, Slot
 from wstrace.units import exact, human
 
@@ -136,7 +136,7 @@ def usual_bytes(view: RankView, slot: Slot, largest: int) -> int:
         if ask.capturing
     ]
     groups = sorted(
-        (count.max_bytes, count.calls) for count in counts_of(view) if count.slot == slot
+        (count.max_bytes, count.calls) for count in view.newest.values() if count.slot == slot
     )
     total, seen = sum(calls for _, calls in groups), 0
     for size, calls in groups:

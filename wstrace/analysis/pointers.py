@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from wstrace.analysis.finding import Finding
 from wstrace.analysis.rank import RankView
-from wstrace.trace.records import Ask, Capture, Growth, Manager, Record, Slot
+from wstrace.trace.records import Ask, Capture, Counts, Growth, Manager, Record, Slot
 from wstrace.units import human
 
 Arena = tuple[int, int]
@@ -29,6 +29,8 @@ def _stale(view: RankView) -> Iterator[Finding]:
     manager = 0
     told: set[Slot] = set()
     for record in view.process.records:
+        if isinstance(record, Counts):  # most of a long trace
+            continue
         if isinstance(record, Manager):
             manager = record.id
         _follow(held, record, manager)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -100,7 +99,10 @@ class SiteUse:
 
 @dataclass
 class RankView:
-    """A worker process: its records by kind, and its sites."""
+    """A worker process: its records by kind, and its sites.
+
+    `counts` is the last counters record, `newest` each counter as it was last written.
+    """
 
     process: ProcessTrace
     worker: Worker
@@ -120,6 +122,7 @@ class RankView:
     truncated: list[Truncated] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     counts: Counts | None = None
+    newest: dict[tuple[int, Slot, Phase], Count] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     ended: bool = False
 
@@ -205,9 +208,14 @@ def read_rank(process: ProcessTrace) -> RankView | None:
         return None
     view = RankView(process, worker, dict(worker.limits))
     for record in process.records:
-        _add(view, record)
+        if isinstance(record, Counts):
+            view.counts = record
+            for count in record.counts:  # cumulative: the newest of each key counts
+                view.newest[count.site, count.slot, count.phase] = count
+        else:
+            _add(view, record)
     if view.counts is not None:
-        _count(view, _all_counts(process.records))
+        _count(view)
         view.counts = _at_least(view.counts, real_steps(view))
     return view
 
@@ -227,8 +235,6 @@ def _add(view: RankView, record: Record) -> None:
             view.hooks[record.name] = record
         case Limits():
             view.limits.update(record.limits)
-        case Counts():
-            view.counts = record
         case Memory():
             _merge_memory(view.memory, record)
         case End():
@@ -250,16 +256,6 @@ def _use(view: RankView, site: int, slot: Slot) -> SiteUse:
             key, slot, seen.caller if seen else "", seen.line if seen else 0
         )
     return view.sites[key, slot]
-
-
-def _all_counts(records: Iterable[Record]) -> dict[tuple[int, Slot, Phase], Count]:
-    """The newest counter of each (site, slot, phase); counters are cumulative."""
-    newest: dict[tuple[int, Slot, Phase], Count] = {}
-    for record in records:
-        if isinstance(record, Counts):
-            for count in record.counts:
-                newest[count.site, count.slot, count.phase] = count
-    return newest
 
 
 def real_steps(view: RankView) -> list[Step]:
@@ -287,13 +283,8 @@ def _at_least(counts: Counts, steps: list[Step]) -> Counts:
     )
 
 
-def counts_of(view: RankView) -> list[Count]:
-    """The newest counter of each (site, slot, phase) of this worker."""
-    return list(_all_counts(view.process.records).values())
-
-
-def _count(view: RankView, counts: dict[tuple[int, Slot, Phase], Count]) -> None:
-    for count in counts.values():
+def _count(view: RankView) -> None:
+    for count in view.newest.values():
         use = _use(view, count.site, count.slot)
         use.calls[count.phase] = use.calls.get(count.phase, 0) + count.calls
 

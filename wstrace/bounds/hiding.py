@@ -7,7 +7,7 @@ tells. Where its limit lies in a later step, the template may be too small.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from wstrace.bounds.quantities import Row
@@ -15,6 +15,8 @@ from wstrace.bounds.templates import Larger, Line, Rounded, Template
 
 Rows = Sequence[Sequence[Row]]
 """For each request the rows that explain it: one of them was served."""
+Choices = Set[frozenset[int]]
+"""For each request the values that a quantity may have had; equal requests count once."""
 
 
 @dataclass(frozen=True)
@@ -42,37 +44,43 @@ def hidden(
     """
     found = []
     for name, (_, high) in ranges.items():
-        ends = list(_ends(template, name, high, rows, steps))
+        choices = {frozenset(row[name] for row in choice if name in row) for choice in rows}
+        choices.discard(frozenset())
+        ends = list(_ends(template, name, high, choices, steps))
         if ends:
-            seen = {row[name] for choice in rows for row in choice if name in row}
+            seen = frozenset().union(*choices)
             found.append(Hidden(name, min(seen), max(seen), max(ends)))
     return found
 
 
 def _ends(
-    template: Template, name: str, high: int, rows: Rows, steps: Sequence[int]
+    template: Template, name: str, high: int, choices: Choices, steps: Sequence[int]
 ) -> Iterator[int]:
     """The upper end of every rounding step that held `name` and hides a part of it."""
     for step in steps:
         last = -(-high // step)
-        for level in _levels(name, step, rows):
+        for level in _levels(step, choices):
             if 0 < level < last and _fits_in(template, name, level):
                 yield level * step
     if name not in _names(template):
-        yield from (value for value in _always(name, rows) if value < high)
+        yield from (value for value in _always(choices) if value < high)
 
 
-def _always(name: str, rows: Rows) -> set[int]:
+def _always(choices: Choices) -> set[int]:
     """The value of a quantity that had only one, or that one and 0: its part is unknown."""
-    present = [[row for row in choice if row.get(name)] for choice in rows]
-    return _levels(name, 1, present if any(present) else rows)
+    present = {choice - {0} for choice in choices} - {frozenset()}
+    return _levels(1, present or choices)
 
 
-def _levels(name: str, step: int, rows: Rows) -> set[int]:
-    """Rounded values of `name` that every request may have had; {} where it must have moved."""
-    sets = [{-(-row[name] // step) for row in choice if name in row} for choice in rows]
-    known = [levels for levels in sets if levels]
-    return set.intersection(*known) if known else set()
+def _levels(step: int, choices: Choices) -> set[int]:
+    """Rounded values that every request may have had; {} where the quantity must have moved."""
+    common: set[int] | None = None
+    for choice in choices:
+        levels = {-(-value // step) for value in choice}
+        common = levels if common is None else common & levels
+        if not common:
+            break
+    return common or set()
 
 
 def _fits_in(template: Template, name: str, level: int) -> bool:

@@ -17,7 +17,8 @@ MAX_REQUESTS = 64
 class StepTracker:
     """Counts execute_model, dummy and idle steps of this process.
 
-    `output` is held only while the step runs, `paused` until its sample_tokens is over.
+    `output` is held only while the step runs, `paused` until its sample_tokens is over;
+    the two wrappers of a step (`recorder/worker.py`) move it from the one to the other.
     `max_*` are the largest real steps so far: tokens a step, requests a step, tokens already
     computed of one request, and of one whose prefill went on (`max_continued`: a decode step
     continues nothing).
@@ -36,27 +37,43 @@ class StepTracker:
     max_continued: int = 0
 
     def begin(self, output: Any, in_warmup: bool) -> None:
-        """execute_model(output) starts; a step with no tokens counts as idle."""
+        """execute_model(output) starts; a step with no tokens counts as idle.
+
+        Every step pays for this, and finds it cold: one function, no objects made.
+        """
         self.index += 1
         self.output, self.running = output, True
-        self.kind = _kind(output, in_warmup)
-        if self.kind == "real":
-            self.real += 1
-            self._raise_maxima(output)
+        tokens = output.total_num_scheduled_tokens
+        if not tokens:
+            self.kind = "idle"
+            return
+        scheduled = output.num_scheduled_tokens
+        if in_warmup or _made_up(scheduled):
+            self.kind = "warmup"
+            return
+        self.kind = "real"
+        self.real += 1
+        if tokens > self.max_tokens:
+            self.max_tokens = tokens
+        reqs = len(scheduled)
+        if reqs > self.max_reqs:
+            self.max_reqs = reqs
+        cached = output.scheduled_cached_reqs
+        computed = cached.num_computed_tokens
+        most = max(computed) if computed else 0
+        for new in output.scheduled_new_reqs:
+            if new.num_computed_tokens > most:
+                most = new.num_computed_tokens
+        if most > self.max_computed:
+            self.max_computed = most
+        if tokens > reqs and most > self.max_continued:
+            self.max_continued = max(self.max_continued, longest_continuation(output))
 
     def begin_dummy(self, num_tokens: int, kind: StepKind) -> None:
         """A `_dummy_run` or `execute_dummy_batch` starts."""
         self.index += 1
         self.kind, self.output, self.dummy_tokens = kind, None, num_tokens
         self.paused, self.running = None, True
-
-    def pause(self) -> None:
-        """execute_model returned; sample_tokens may still come for this step."""
-        self.output, self.paused, self.running = None, self.output, False
-
-    def resume(self) -> None:
-        """sample_tokens starts."""
-        self.output, self.running = self.paused, True
 
     def end(self) -> None:
         """The step is over: drop vLLM's objects."""
@@ -78,39 +95,17 @@ class StepTracker:
             requests=requests[:MAX_REQUESTS],
         )
 
-    def _raise_maxima(self, output: Any) -> None:
-        """Written out, as `_kind` is: every step pays for it."""
-        tokens, reqs = output.total_num_scheduled_tokens, len(output.num_scheduled_tokens)
-        if tokens > self.max_tokens:
-            self.max_tokens = tokens
-        if reqs > self.max_reqs:
-            self.max_reqs = reqs
-        computed = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
-        most = max(computed) if computed else 0
-        for new in output.scheduled_new_reqs:
-            most = max(most, new.num_computed_tokens)
-        if most > self.max_computed:
-            self.max_computed = most
-        if tokens > reqs:
-            self.max_continued = max(self.max_continued, longest_continuation(output))
 
-
-def _kind(output: Any, in_warmup: bool) -> StepKind:
-    if not getattr(output, "total_num_scheduled_tokens", 0):
-        return "idle"
-    if in_warmup:
-        return "warmup"
-    ids = getattr(output, "num_scheduled_tokens", ())
-    for req_id in ids:
-        if not str(req_id).startswith(WARMUP_PREFIXES):
-            return "real"
-    return "warmup" if ids else "real"
+def _made_up(scheduled: dict[str, int]) -> bool:
+    """V2's warm-up requests, known by their ids; others have random ones."""
+    for req_id in scheduled:
+        if not req_id.startswith(WARMUP_PREFIXES):
+            return False
+    return bool(scheduled)
 
 
 def longest_continuation(output: Any) -> int:
     """Most computed tokens of a request that prefills more in this step; 0 in a decode step."""
-    if output.total_num_scheduled_tokens <= len(output.num_scheduled_tokens):
-        return 0
     return max(
         (r.computed for r in requests_of(output) if r.scheduled > 1 + r.draft), default=0
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from wstrace.errors import WstraceError
 from wstrace.recorder.config import read_limits, runner_limits
 from wstrace.recorder.guard import guarded
-from wstrace.recorder.live import Live
+from wstrace.recorder.live import COUNTS_EVERY_NS, Live
 from wstrace.recorder.memory import blocks_record, fixed_kv, kv_record, profiled
 from wstrace.recorder.steps import StepKind
 from wstrace.trace.records import Limits, ReserveEvent
@@ -131,23 +132,24 @@ def _awake(live: Live, *call: Any) -> None:
 
 
 def _execute_model(live: Live) -> Maker:
-    """Every step passes here, so it is written out: no generator, no helper calls."""
+    """Every step passes here, so it is written out: no generator, few calls."""
 
     def make(original: Method) -> Method:
-        steps, phases = live.steps, live.phases
+        steps, in_warmup, now = live.steps, live.phases.in_warmup, time.monotonic_ns
 
         @functools.wraps(original)
         def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 output = args[0] if args else kwargs.get("scheduler_output")
-                steps.begin(output, phases.in_warmup())
+                steps.begin(output, in_warmup())
             except Exception as error:
                 live.complain("step", error)
             try:
                 return original(self, *args, **kwargs)
             finally:
-                steps.pause()
-                _flush(live)
+                steps.output, steps.paused, steps.running = None, steps.output, False
+                if now() - live.counts_at >= COUNTS_EVERY_NS:
+                    guarded(live, "counts", live.flush_counts)
 
         return execute_model
 
@@ -162,22 +164,16 @@ def _sample_tokens(live: Live) -> Maker:
 
         @functools.wraps(original)
         def sample_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
-            steps.resume()
+            steps.output, steps.running = steps.paused, True
             try:
                 return original(self, *args, **kwargs)
             finally:
-                steps.end()
+                steps.output = steps.paused = None
+                steps.running = False
 
         return sample_tokens
 
     return make
-
-
-def _flush(live: Live) -> None:
-    try:
-        live.flush_counts()
-    except Exception as error:
-        live.complain("counts", error)
 
 
 def _dummy(kind: StepKind) -> Around:

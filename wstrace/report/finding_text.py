@@ -6,7 +6,7 @@ from wstrace.analysis.finding import Finding
 from wstrace.report.safe import clean
 from wstrace.report.verdict import why
 from wstrace.trace.records import Ranks, Request, Slot, Step
-from wstrace.units import exact, human
+from wstrace.units import exact, human, plural
 
 MAX_LINE = 600
 
@@ -32,7 +32,7 @@ def step_text(step: Step | None) -> str:
     if not step.requests:
         return f"step {step.index} ({step.kind}): {step.total_tokens} tokens"
     longest = max(step.requests, key=lambda r: r.computed)
-    count = f"{step.num_reqs} request" + ("s" if step.num_reqs != 1 else "")
+    count = plural(step.num_reqs, "request")
     return (
         f"step {step.index}: {step.total_tokens} tokens of {count}, "
         f"longest {_request_text(longest)}"

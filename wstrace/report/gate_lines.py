@@ -9,7 +9,7 @@ from wstrace.gate.limits import Violation, model_of
 from wstrace.gate.place import slot_kind
 from wstrace.gate.reach import Measure, Reach
 from wstrace.report.finding_text import sizes
-from wstrace.units import exact, human
+from wstrace.units import exact, human, plural
 
 
 def headline(judgement: Judgement) -> str:
@@ -25,11 +25,6 @@ def headline(judgement: Judgement) -> str:
         return f"inconclusive: {reason} (exit 3)"
     sites = sum(run.reach.measure("sites").most for run in judgement.runs)
     return f"clean: {plural(sites, 'site')} reached in serving (exit 0)"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 site`, `2 sites`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def run_line(run: RunJudgement) -> str:

@@ -10,7 +10,7 @@ from wstrace.analysis.session import Session
 from wstrace.report.finding_text import evidence, sizes
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
-from wstrace.units import exact, human
+from wstrace.units import exact, human, plural
 
 MAX_LINES = 60
 MAX_SITES = 10
@@ -67,8 +67,8 @@ def _environment(session: Session) -> list[str]:
     return [
         f"- vLLM {first.header.vllm}, torch {first.header.torch}, "
         f"Python {first.header.python}, wstrace {first.header.wstrace}",
-        f"- model {_code(str(first.limits.get('model')))}, {len(session.ranks)} rank(s), "
-        f"runner {_code(first.worker.runner)}",
+        f"- model {_code(str(first.limits.get('model')))}, "
+        f"{plural(len(session.ranks), 'rank')}, runner {_code(first.worker.runner)}",
         f"- {_code(limits)}",
         f"- locked at {locked}" if locked else "- never locked",
         *([f"- {escape(arenas)}"] if arenas else []),

@@ -15,7 +15,7 @@ from wstrace.analysis.session import Session, SiteSummary
 from wstrace.report.finding_text import evidence, slot_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
-from wstrace.units import human
+from wstrace.units import human, plural
 
 MAX_FINDINGS = 6
 MAX_SITES = 12
@@ -54,9 +54,9 @@ def facts(session: Session) -> list[str]:
     sizes = sorted({size for view in session.ranks for size in view.locked_sizes.values()})
     locked = "locked at " + ", ".join(human(s) for s in sizes) if sizes else "never locked"
     steps = max((v.counts.steps_real for v in session.ranks if v.counts), default=0)
-    ranks = f"{len(session.ranks)} rank" + ("s" if len(session.ranks) > 1 else "")
+    ranks = plural(len(session.ranks), "rank")
     model = clean(str(first.limits.get("model") or "model?"))
-    real = f"{steps} real step" + ("" if steps == 1 else "s")
+    real = plural(steps, "real step")
     return [f"vLLM {first.header.vllm}", model, ranks, locked, real]
 
 

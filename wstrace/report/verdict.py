@@ -8,7 +8,7 @@ from wstrace.analysis.finding import Finding
 from wstrace.analysis.session import Session
 from wstrace.bounds.bound import Bound
 from wstrace.report.safe import clean
-from wstrace.units import exact, human
+from wstrace.units import exact, human, plural
 
 MAX_LINES = 12
 WIDTH = 100
@@ -23,9 +23,8 @@ def sentence(session: Session) -> str:
         return f"'{clean(caller)}'{joint}{worst.detail} ({worst.code})."
     if session.inconclusive:
         return f"Inconclusive: {session.inconclusive[0]}."
-    return (
-        f"Clean: {len(session.sites)} sites, no request above what warm-up had made room for."
-    )
+    sites = plural(len(session.sites), "site")
+    return f"Clean: {sites}, no request above what warm-up had made room for."
 
 
 def verdict_lines(session: Session, folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ from wstrace.triage.advice import commands, is_older
 from wstrace.triage.finding import Finding
 from wstrace.triage.redaction import redact
 from wstrace.triage.report import Report
-from wstrace.units import exact
+from wstrace.units import exact, plural
 
 WIDTH: Final = 80
 LABEL: Final = 10
@@ -56,7 +56,7 @@ def _head(report: Report) -> Iterator[str]:
             yield f"It speaks of the message {_times(report.skipped)} without numbers."
         return
     sites = len(grouped(report.findings))
-    yield f"{names}: {sites} finding{'s' if sites > 1 else ''}"
+    yield f"{names}: {plural(sites, 'finding')}"
 
 
 def _times(count: int) -> str:
@@ -147,8 +147,8 @@ def step_text(finding: Finding) -> str:
     scheduled, computed = max(step.requests, key=lambda pair: pair[1])
     count = len(step.requests)
     return (
-        f"{step.total_tokens or sum(s for s, _ in step.requests)} tokens of {count} "
-        f"request{'s' if count > 1 else ''}; the longest had {computed} computed and got "
+        f"{step.total_tokens or sum(s for s, _ in step.requests)} tokens of "
+        f"{plural(count, 'request')}; the longest had {computed} computed and got "
         f"{scheduled} more"
     )
 

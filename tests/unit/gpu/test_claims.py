@@ -242,7 +242,7 @@ def test_calls_are_asked_for_in_eager_mode_only(tmp_path: Path) -> None:
     (tmp_path / "graphs").rename(tmp_path / "eager")
     eager, _ = table_of(tmp_path)
     wanted = "manager calls counted while they were on"
-    assert [c.found for c in eager if c.claim == wanted] == ["40"]
+    assert [c.found for c in eager if c.claim == wanted] == ["400"]
     assert [c for c in graphs if c.claim == wanted] == []
 
 
