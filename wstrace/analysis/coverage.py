@@ -11,8 +11,10 @@ from itertools import product
 from wstrace.analysis.finding import Finding
 from wstrace.analysis.memory import why_unlocked
 from wstrace.analysis.rank import RankView
+from wstrace.bounds.site import release_of
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Hook, Ranks
+from wstrace.versions import CHECKED_FROM, CHECKED_WITH
 
 ON_GRAPHS = "CUDAGraph."
 
@@ -100,6 +102,23 @@ def missing_ranks(ranks: list[RankView]) -> list[Ranks]:
     places = product(range(world.dp or 1), range(world.pp or 1), range(world.tp or 1))
     seen = {(v.ranks.dp or 0, v.ranks.pp or 0, v.ranks.tp or 0) for v in ranks}
     return [Ranks(dp=dp, pp=pp, tp=tp) for dp, pp, tp in places if (dp, pp, tp) not in seen]
+
+
+def version_notes(ranks: list[RankView]) -> list[str]:
+    """What the workers' vLLM versions mean for the report; empty for one that was checked."""
+    seen = sorted({v.header.vllm or "?" for v in ranks})
+    found = []
+    if len(seen) > 1:
+        found.append(f"the workers ran different vLLM versions: {', '.join(seen)}")
+    newest, oldest = release_of(CHECKED_WITH) or (), release_of(CHECKED_FROM) or ()
+    for version in seen:
+        release = release_of(version)
+        if release is not None and not oldest <= release[:2] + (0,) <= newest:
+            found.append(
+                f"vLLM {version} is not among the releases that wstrace was checked against "
+                f"({CHECKED_FROM} to {CHECKED_WITH}): read bounds and findings with care"
+            )
+    return found
 
 
 def reasons(

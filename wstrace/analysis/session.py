@@ -204,7 +204,8 @@ def analyse(trace: Trace, *, allow_unlocked: bool = False) -> Session:
     """The analysed form of a trace."""
     views = [view for process in trace.processes if (view := read_rank(process)) is not None]
     views.sort(key=lambda v: tuple(-1 if n is None else n for n in (v.ranks.dp, v.ranks.rank)))
-    return Session(trace, views, allow_unlocked, list(trace.notes))
+    notes = [*trace.notes, *coverage.version_notes(views)]
+    return Session(trace, views, allow_unlocked, notes)
 
 
 def load_session(

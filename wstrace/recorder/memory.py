@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from wstrace.recorder.table import CHECKED_WITH
 from wstrace.trace.records import Memory, Phase
+from wstrace.versions import CHECKED_WITH
 
 if TYPE_CHECKING:
     from wstrace.recorder.live import Live

@@ -2,7 +2,7 @@
 
 A hook is set where the method is there and its parameters are the known ones; else that hook
 alone stands down, the trace and `wstrace doctor` say so, and the gate is inconclusive.
-Checked against the released sources of 0.13.0 to `CHECKED_WITH`.
+Checked against the released sources that `wstrace.versions` names.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from typing import Any, Final
-
-CHECKED_WITH: Final = "0.33.0"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.unit.analysis.build import MOE, ask, grown, locked, process, session
 from wstrace.analysis.session import analyse
 from wstrace.trace.reader import Trace
@@ -108,3 +110,20 @@ def test_counters_lost_to_a_kill_are_made_up_from_the_recorded_requests() -> Non
     assert view.counts is not None
     assert (view.counts.steps_real, view.counts.max_computed) == (3, 768)
     assert (view.counts.max_continued, view.counts.max_tokens) == (768, 256)
+
+
+@pytest.mark.parametrize(
+    ("versions", "told"),
+    [
+        (["0.13.0", "0.13.0"], []),
+        (["0.33.2"], []),
+        (["0.1.dev7+gabc"], []),
+        (["0.34.0"], ["vLLM 0.34.0 is not among the releases"]),
+        (["0.12.0"], ["vLLM 0.12.0 is not among the releases"]),
+        (["0.32.0", "0.31.0"], ["the workers ran different vLLM versions: 0.31.0, 0.32.0"]),
+    ],
+)
+def test_versions_that_call_for_care_are_noted(versions: list[str], told: list[str]) -> None:
+    run = session(*(process(*CLEAN, vllm=version) for version in versions))
+    assert [note[: len(start)] for note, start in zip(run.notes, told, strict=True)] == told
+    assert run.verdict() == "clean"
