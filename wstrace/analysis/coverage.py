@@ -113,7 +113,7 @@ def version_notes(ranks: list[RankView]) -> list[str]:
     newest, oldest = release_of(CHECKED_WITH) or (), release_of(CHECKED_FROM) or ()
     for version in seen:
         release = release_of(version)
-        if release is not None and not oldest <= release[:2] + (0,) <= newest:
+        if release is not None and not oldest <= (*release[:2], 0) <= newest:
             found.append(
                 f"vLLM {version} is not among the releases that wstrace was checked against "
                 f"({CHECKED_FROM} to {CHECKED_WITH}): read bounds and findings with care"
