@@ -43,6 +43,7 @@ class StepTracker:
         """
         self.index += 1
         self.output, self.running = output, True
+        self.kind = "real"  # also where the rest cannot be read
         tokens = output.total_num_scheduled_tokens
         if not tokens:
             self.kind = "idle"
@@ -51,7 +52,6 @@ class StepTracker:
         if in_warmup or _made_up(scheduled):
             self.kind = "warmup"
             return
-        self.kind = "real"
         self.real += 1
         if tokens > self.max_tokens:
             self.max_tokens = tokens
