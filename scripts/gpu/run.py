@@ -36,15 +36,20 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 when every claim held or was not reached, 1 when one failed."""
+    """Returns 0 when every claim that was reached held, 1 when one failed, 3 when none was
+    reached, 2 for a wrong command line."""
     options = parse(arguments)
     sites = [HERE, options.engine / "engine", options.engine / "site", options.wstrace]
     sys.path[:0] = [str(path.resolve()) for path in sites if path is not None and path.is_dir()]
     from gpu_runs.session import check_again, run_session
 
-    if options.check is not None:
-        return check_again(options.check)
-    return run_session(options)
+    from wstrace.errors import WstraceError
+
+    try:
+        return check_again(options.check) if options.check is not None else run_session(options)
+    except WstraceError as error:
+        print(f"run.py: {error.message}\n{error.hint}", file=sys.stderr)
+        return error.exit_code
 
 
 if __name__ == "__main__":

@@ -6,51 +6,77 @@ Nothing here starts anything: `table_of` can be called again on an unpacked resu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from gpu_runs.claims_crash import crash_claims, expected
+from gpu_runs import prompts
+from gpu_runs.claims_crash import crash_claims, expected, shown
 from gpu_runs.claims_overhead import overhead_claims
 from gpu_runs.evidence import Evidence, MissingError
 from gpu_runs.table import Claim, Outcome, claim, equal
+from wstrace.errors import WstraceError
 from wstrace.trace.records import Slot
 
 
 def table_of(folder: Path) -> tuple[list[Claim], list[str]]:
-    """The claims of one scenario's folder, and what did not run there."""
-    setting = json.loads((folder / "scenario.json").read_text())
+    """The claims of one scenario's folder, and what did not run there.
+
+    Raises WstraceError where the folder is not an unpacked result.
+    """
+    setting = setting_of(folder)
     claims = CHECKS[setting["scenario"]](folder, setting)
     problems = folder / "problems.json"
-    rows = json.loads(problems.read_text()) if problems.exists() else []
-    told = [f"{folder.name}: {r['who']}: {r['what']} {r['hint']}".strip() for r in rows]
+    try:
+        rows = json.loads(problems.read_text()) if problems.exists() else []
+        told = [f"{folder.name}: {r['who']}: {r['what']} {r['hint']}".strip() for r in rows]
+    except (ValueError, KeyError, TypeError):
+        told = [f"{folder.name}: problems.json cannot be read"]
     return claims, told
 
 
-def answers(ev: Evidence, wanted: int = 200) -> Outcome:
-    """Every prompt of this server answered `wanted`."""
-    found = answered(ev)
-    ok = bool(found) and all(status == wanted for _, status in found)
-    return f"all {wanted}", [f"{tokens}: {status}" for tokens, status in found], ok
+def setting_of(folder: Path) -> dict[str, Any]:
+    """scenario.json of an unpacked result. Raises WstraceError where it is not one."""
+    try:
+        setting: dict[str, Any] = json.loads((folder / "scenario.json").read_text())
+        known = setting["scenario"] in CHECKS
+    except (OSError, ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise WstraceError(
+            f"{folder} is not a result of a scenario.",
+            "Give the folder that unpacking SCENARIO.tar.gz makes.",
+        )
+    return setting
 
 
-def answered(ev: Evidence) -> list[tuple[int, int]]:
-    """The prompts, unless the time ended before the first had any answer (status 0)."""
+def answers(ev: Evidence, planned: Sequence[int]) -> Outcome:
+    """Every planned prompt was sent and answered 200; not run where the time ended before."""
+    found = [f"{tokens}: {status}" for tokens, status in answered(ev, planned)]
+    return equal([f"{tokens}: 200" for tokens in planned], found)
+
+
+def answered(ev: Evidence, planned: Sequence[int]) -> list[tuple[int, int]]:
+    """The prompts, unless time ended before the last had any answer (status 0)."""
     found = ev.prompts
-    if not any(status for _, status in found):
-        raise MissingError(f"{ev.folder.name}: time ended before its first prompt was answered")
+    had = [row for row in found if row[1]]
+    if len(had) < len(planned) and all(status == 200 for _, status in had):
+        said = f"{len(had)} of {len(planned)} prompts"
+        raise MissingError(f"{ev.folder.name}: time ended when {said} had been answered")
     return found
 
 
-def has(codes: list[str], wanted: str) -> Outcome:
+def has(ev: Evidence, wanted: str) -> Outcome:
     """`wanted` is among the codes."""
+    codes = ev.codes()
     return wanted, codes, wanted in codes
 
 
-def lacks(codes: list[str], *unwanted: str) -> Outcome:
-    """None of `unwanted` is among the codes."""
-    return f"no {' or '.join(unwanted)}", codes, not set(unwanted) & set(codes)
+def lacks(ev: Evidence, unwanted: str) -> Outcome:
+    """`unwanted` is not among the codes of a run with a verdict."""
+    codes = ev.judged()
+    return f"no {unwanted}", codes, unwanted not in codes
 
 
 def builder_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
@@ -65,7 +91,8 @@ def builder_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         return "_reserve_workspace in kv-init", [*found, *(g.after for g in growths)], ok
 
     def covered() -> Outcome:
-        most = max(g.after for v in chunked.views for g in v.growths)
+        answered(chunked, prompts.BUILDER)
+        most = max(g.after for v in chunked.views for g in v.growths if g.phase == "kv-init")
         asked = max(a.bytes for v in chunked.views for u in v.sites.values() for a in u.after)
         return f"serving stays within {most:,}", asked, asked <= most
 
@@ -75,26 +102,27 @@ def builder_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         return equal(cached, found)
 
     rows = [
-        ("chunked: every prompt answered", lambda: answers(chunked)),
+        ("chunked: every prompt answered", lambda: answers(chunked, prompts.BUILDER)),
         ("chunked: the builder's own reservation was seen", builder),
         ("chunked: it covers what serving asked for", covered),
-        ("chunked: WS201, KV sizing never saw it", lambda: has(chunked.codes(), "WS201")),
-        ("prefix caching: every prompt answered", lambda: answers(prefix)),
+        ("chunked: WS201, KV sizing never saw it", lambda: has(chunked, "WS201")),
+        ("prefix caching: every prompt answered", lambda: answers(prefix, prompts.PREFIXES)),
         ("prefix caching: arenas in serving = cached tokens * 2 * Hk * D * 2", regrown),
-        ("prefix caching: WS301", lambda: has(prefix.codes(), "WS301")),
-        ("prefix caching: WS202", lambda: has(prefix.codes(), "WS202")),
-        ("prefix caching: gate exits 1", lambda: equal(1, prefix.gate_exit)),
-        ("reserved: every prompt answered", lambda: answers(reserved)),
+        ("prefix caching: WS301", lambda: has(prefix, "WS301")),
+        ("prefix caching: WS202", lambda: has(prefix, "WS202")),
+        ("prefix caching: gate --allow-unlocked exits 1", lambda: equal(1, prefix.gate_exit)),
+        ("reserved: every prompt answered", lambda: answers(reserved, prompts.PREFIXES)),
         ("reserved: no growth in serving", lambda: no_growth(reserved)),
-        ("reserved: WS301 gone", lambda: lacks(reserved.codes(), "WS301")),
-        ("reserved: WS202 gone", lambda: lacks(reserved.codes(), "WS202")),
-        ("reserved: gate exits 0", lambda: equal(0, reserved.gate_exit)),
+        ("reserved: WS301 gone", lambda: lacks(reserved, "WS301")),
+        ("reserved: WS202 gone", lambda: lacks(reserved, "WS202")),
+        ("reserved: gate --allow-unlocked exits 0", lambda: equal(0, reserved.gate_exit)),
     ]
     return [claim("b", text, check) for text, check in rows]
 
 
 def no_growth(ev: Evidence) -> Outcome:
-    """No arena was replaced after warm-up."""
+    """No arena was replaced after warm-up, in a run with a verdict."""
+    ev.judged()
     late = [g.after for v in ev.views for g in v.growths if g.phase == "serving"]
     return equal([], late)
 
@@ -114,19 +142,19 @@ def moe_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         return wanted, seen, order == wanted
 
     rows = [
-        ("every prompt answered", lambda: answers(moe)),
+        ("every prompt answered", lambda: answers(moe, prompts.MOE)),
         ("the arena was seen", arena),
         ("phases in vLLM's order", phases),
         ("gate clean", lambda: equal(0, moe.gate_exit)),
-        ("no finding, of whatever severity", lambda: equal([], moe.codes())),
-        ("requests in serving, against their bounds", lambda: near_bound(moe)),
+        ("no finding, of whatever severity", lambda: equal([], moe.judged())),
+        ("requests in serving, against their bounds", lambda: near_bound(moe, prompts.MOE)),
     ]
     return [claim("c", text, check) for text, check in rows]
 
 
-def near_bound(ev: Evidence) -> Outcome:
+def near_bound(ev: Evidence, planned: Sequence[int]) -> Outcome:
     """The sites that serving asked at, with their share of the bound: never more than all."""
-    answered(ev)
+    answered(ev, planned)
     rows = [r for r in ev.gate["runs"][0]["exercised"]["by_site"] if r["in_serving"]]
     told = [
         f"{r['site']} {r['bytes']:,} of {r['bound_bytes']:,} ({r['share']:.0%})"
@@ -144,9 +172,13 @@ def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
     heads = turbo["num_kv_heads"] // tp
 
     def escapes() -> Outcome:
-        tokens = [n for n, _ in answered(grow)]
+        tokens = [n for n, _ in answered(grow, prompts.PARALLEL)]
         wanted = [expected(turbo | {"num_kv_heads": heads}, tokens)] * tp
         return equal(wanted, [max(g.after for g in v.growths) for v in grow.views])
+
+    def gate() -> Outcome:
+        answered(grow, prompts.PARALLEL)
+        return equal(1, grow.gate_exit)
 
     def arenas() -> Outcome:
         rounded = -(-(turbo["max_model_len"] - 1) // turbo["block"]) * turbo["block"]
@@ -155,13 +187,16 @@ def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
 
     rows = [
         ("growing: two workers recorded", lambda: equal(tp, len(grow.views))),
-        ("growing: every prompt answered", lambda: answers(grow)),
+        ("growing: every prompt answered", lambda: answers(grow, prompts.PARALLEL)),
         ("growing: largest arena of each rank = 2*Hk*cached*D*2", escapes),
-        ("growing: WS204 absent", lambda: lacks(grow.codes(), "WS204")),
-        ("growing: gate exits 1", lambda: equal(1, answered(grow) and grow.gate_exit)),
+        ("growing: WS204 absent", lambda: lacks(grow, "WS204")),
+        (
+            "growing: gate exits 1",
+            lambda: equal(1, answered(grow, prompts.PARALLEL) and grow.gate_exit),
+        ),
         ("reserved: arena of each rank = 2*Hk*round_up(max_model_len-1, 16)*D*2", arenas),
-        ("reserved: every prompt answered", lambda: answers(reserved)),
-        ("reserved: WS204 absent", lambda: lacks(reserved.codes(), "WS204")),
+        ("reserved: every prompt answered", lambda: answers(reserved, prompts.PARALLEL_CURED)),
+        ("reserved: WS204 absent", lambda: lacks(reserved, "WS204")),
         ("reserved: gate exits 0", lambda: equal(0, reserved.gate_exit)),
     ]
     return [claim("d", text, check) for text, check in rows]
@@ -180,16 +215,16 @@ def latent_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
             return "its sites", rows, bool(ev.views) and bool(rows)
 
         def close(ev: Evidence = ev) -> Outcome:
-            return near_bound(ev)
+            return near_bound(ev, prompts.LATENT)
 
         def gate(ev: Evidence = ev) -> Outcome:
             return "0 or 1", ev.gate_exit, ev.gate_exit in (0, 1)
 
         found += [
-            claim("e", f"{name}: every prompt answered", partial(answers, ev)),
+            claim("e", f"{name}: every prompt answered", partial(answers, ev, prompts.LATENT)),
             claim("e", f"{name}: sites traced", sites),
             claim("e", f"{name}: requests in serving, against their bounds", close),
-            claim("e", f"{name}: gate reaches a verdict", gate),
+            claim("e", f"{name}: gate --allow-unlocked reaches a verdict", gate),
         ]
     return found
 
@@ -215,10 +250,11 @@ def dcp_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         return "_forward_with_dcp", caller, caller.endswith("_forward_with_dcp")
 
     rows = [
-        ("growing: every prompt answered", lambda: answers(grow)),
+        ("growing: every prompt answered", lambda: answers(grow, prompts.DCP)),
         ("growing: the predicted escape", escape),
         ("growing: largest request = tokens * heads * D * 2", largest),
         ("growing: gate exits 1", lambda: equal(1, grow.gate_exit)),
+        ("as it is: prompts answered", lambda: equal(["4: 200", "1000: 500"], shown(crash))),
         ("as it is: vLLM's error names the site", seen),
         ("as it is: gate exits 1", lambda: equal(1, crash.gate_exit)),
     ]

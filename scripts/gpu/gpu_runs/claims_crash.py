@@ -45,7 +45,7 @@ def expected(turbo: dict[str, Any], prompts: list[int]) -> int:
 
 def _crash(crash: Evidence, turbo: dict[str, Any]) -> list[Row]:
     def statuses() -> Outcome:
-        return equal([f"{turbo['short']}: 200", f"{turbo['deadly']}: 500"], _shown(crash))
+        return equal([f"{turbo['short']}: 200", f"{turbo['deadly']}: 500"], shown(crash))
 
     def size_in_log() -> Outcome:
         first = expected(turbo, [turbo["chunk"] + turbo["chunk"] // 2])
@@ -80,14 +80,15 @@ def _worst(ev: Evidence) -> dict[str, Any]:
     return worst
 
 
-def _shown(ev: Evidence) -> list[str]:
+def shown(ev: Evidence) -> list[str]:
+    """Each prompt with its HTTP status, in the order sent."""
     return [f"{tokens}: {status}" for tokens, status in ev.prompts]
 
 
 def _grow(grow: Evidence, turbo: dict[str, Any]) -> list[Row]:
     def answered() -> Outcome:
         prompts = (turbo["short"], turbo["deadly"], turbo["longest_of_grow"])
-        return equal([f"{n}: 200" for n in prompts], _shown(grow))
+        return equal([f"{n}: 200" for n in prompts], shown(grow))
 
     def every() -> Outcome:
         """Sites whose largest request in serving is above the arena at the lock."""
@@ -123,10 +124,10 @@ def _reserve(source: Evidence, turbo: dict[str, Any]) -> list[Row]:
 
     def longest() -> Outcome:
         wanted = turbo["longest_of_six" if name.endswith("6000") else "longest_of_grow"]
-        return equal(wanted, max(tokens for tokens, _ in source.prompts))
+        return equal([wanted, 200], list(max(source.prompts)))
 
     return [
-        (f"reserve from {name}: longest prompt of that run", longest),
+        (f"reserve from {name}: longest prompt of that run, and its answer", longest),
         (f"reserve from {name} = 2*Hk*round_up(max_model_len-1, block)*D*2", size),
         (f"reserve from {name}: grade of the continuation's bound", grade),
     ]
@@ -138,9 +139,10 @@ def _cure(reserved: Evidence, turbo: dict[str, Any]) -> list[Row]:
     def answered() -> Outcome:
         longest = turbo["max_model_len"] - 8
         prompts = (turbo["deadly"], turbo["middle"], longest)
-        return equal([f"{n}: 200" for n in prompts], _shown(reserved))
+        return equal([f"{n}: 200" for n in prompts], shown(reserved))
 
     def growth() -> Outcome:
+        reserved.judged()
         late = [g.after for v in reserved.views for g in v.growths if not g.reserve]
         return equal([], late)
 

@@ -76,6 +76,12 @@ class Evidence:
             raise MissingError(f"{self.folder.name} was not judged")
         return int(path.read_text())
 
+    def judged(self) -> list[str]:
+        """The codes of a run that reached a verdict: what lacks there, is not there."""
+        if self.gate_exit not in (0, 1):
+            raise MissingError(f"{self.folder.name}: inconclusive (gate exit {self.gate_exit})")
+        return self.codes()
+
     def codes(self) -> list[str]:
         """The finding codes of the gate, sorted, each once."""
         return sorted({f["code"] for f in self.gate["findings"]})

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gpu_runs import prompts
 from gpu_runs.overhead_run import overhead
 from gpu_runs.runner import Runner, asks
 from gpu_runs.servers import TOKENS_OUT, GpuServer
@@ -74,8 +75,8 @@ H100: Final = Turbo(
 def crash_and_cure(run: Runner, turbo: Turbo = H100) -> None:
     """a: the crash; escapes found by growing; reserves from two runs; the cure; the price.
 
-    `grow` is sized first, alone on the GPU: its KV cache is what the reserved servers'
-    are compared with. `crash` comes last, because its death frees memory.
+    `crash` comes last, because its death frees memory and because the caches are warm then:
+    its KV cache is what the reserved servers' are compared with.
     """
     run.setting(scenario="a", turbo=vars(turbo), **run.host.facts())
     grow = _turbo(run, turbo, "grow", "--on-growth", "grow")
@@ -103,10 +104,10 @@ def _turbo(run: Runner, turbo: Turbo, name: str, *recorder: str) -> GpuServer:
     return run.server(name, turbo.model, turbo.arguments, *recorder)
 
 
-def _until_death(server: GpuServer, prompts: Sequence[int]) -> None:
+def _until_death(server: GpuServer, sent: Sequence[int]) -> None:
     """Ask, then let the engine end by itself, so that run.json gets its exit code."""
     server.ready()
-    for prompt in prompts:
+    for prompt in sent:
         server.ask(prompt)
     end = time.monotonic() + CRASH_SECONDS
     while server.exit_code is None and time.monotonic() < end:
@@ -121,8 +122,8 @@ def _reserved(run: Runner, turbo: Turbo, *sources: GpuServer) -> None:
         for source in sources
         for server in run.reserved(source, turbo.arguments, turbo.model)
     ]
-    prompts = [turbo.deadly, turbo.middle, turbo.longest]
-    run.together(*(asks(server, prompts) for server in servers), quiet=True)
+    sent = [turbo.deadly, turbo.middle, turbo.longest]
+    run.together(*(asks(server, sent) for server in servers), quiet=True)
     run.stop()
 
 
@@ -131,7 +132,6 @@ def prefix_of(tokens: int) -> list[int]:
     return [(7 + 31 * position) % 251 for position in range(tokens)]
 
 
-PREFIXES: Final = (1000, 9000, 11000, 14000)
 UNCHUNKED: Final = turbo_arguments(
     16384, 16384, "--no-enable-chunked-prefill", "--enable-prefix-caching"
 )
@@ -139,14 +139,14 @@ UNCHUNKED: Final = turbo_arguments(
 
 def builder_reservation(run: Runner) -> None:
     """b: vLLM 0.26: what its own reservation covers; prefix caching; the reserve."""
-    run.setting(scenario="b", prefixes=PREFIXES, token_bytes=2048, **run.host.facts())
-    prompts = [prefix_of(n) for n in PREFIXES]
+    run.setting(scenario="b", prefixes=prompts.PREFIXES, token_bytes=2048, **run.host.facts())
+    sharing = [prefix_of(n) for n in prompts.PREFIXES]
     prefix = run.server("prefix", "qwen3", UNCHUNKED)
     chunked = run.server("chunked", "qwen3", turbo_arguments(32768, 4096))
-    run.together(asks(prefix, prompts), asks(chunked, [1000, 9000, 30000]))
+    run.together(asks(prefix, sharing), asks(chunked, prompts.BUILDER))
     run.stop()
     cured = run.reserved(prefix, UNCHUNKED, "qwen3")
-    run.together(*(asks(server, prompts) for server in cured))
+    run.together(*(asks(server, sharing) for server in cured))
     run.stop()
     run.judge_all("--allow-unlocked")
 
@@ -162,7 +162,7 @@ def fused_moe(run: Runner) -> None:
         *("--max-num-seqs", "8", *GRAPHS, *FLASH_2),
     )
     moe = run.server("moe", "qwen3-moe", arguments)
-    run.together(asks(moe, [16, 500, 4000, 12000]))
+    run.together(asks(moe, prompts.MOE))
     run.stop()
     run.judge_all()
 
@@ -172,10 +172,10 @@ def tensor_parallel(run: Runner) -> None:
     run.setting(scenario="d", turbo=vars(H100), tensor_parallel=2, **run.host.facts())
     two = (*H100.arguments, "--tensor-parallel-size", "2")
     grow = run.server("grow", "qwen3", two, "--on-growth", "grow")
-    run.together(asks(grow, [H100.short, H100.deadly, H100.longest_of_grow]))
+    run.together(asks(grow, prompts.PARALLEL))
     run.stop()
     cured = run.reserved(grow, two, "qwen3")
-    run.together(*(asks(server, [H100.deadly, H100.longest]) for server in cured))
+    run.together(*(asks(server, prompts.PARALLEL_CURED) for server in cured))
     run.stop()
     run.judge_all()
 
@@ -189,17 +189,14 @@ def latent_attention(run: Runner) -> None:
     )
     mla = run.server("mla", "mla", (*common, *FLASH_2, "--attention-backend", "TRITON_MLA"))
     sparse = run.server("sparse-mla", "sparse-mla", common)
-    run.together(asks(mla, [500, 6000]), asks(sparse, [500, 6000]))
+    run.together(asks(mla, prompts.LATENT), asks(sparse, prompts.LATENT))
     run.stop()
     run.judge_all("--allow-unlocked")
 
 
-DCP_PROMPTS: Final = (4, 1000, 6000)
-
-
 def decode_context_parallel(run: Runner) -> None:
     """f: FlashAttention with decode context parallelism, growing and as it is."""
-    run.setting(scenario="f", prompts=DCP_PROMPTS, heads=16, head_size=128, chunk=4096)
+    run.setting(scenario="f", prompts=prompts.DCP, heads=16, head_size=128, chunk=4096)
     run.setting(**run.host.facts())
     arguments = (
         *("--tensor-parallel-size", "2", "--decode-context-parallel-size", "2"),
@@ -209,7 +206,7 @@ def decode_context_parallel(run: Runner) -> None:
     grow = run.server("grow", "qwen3-one-kv-head", arguments, "--on-growth", "grow")
     crash = run.server("crash", "qwen3-one-kv-head", arguments)
     run.together(
-        asks(grow, DCP_PROMPTS), (crash, lambda: _until_death(crash, list(DCP_PROMPTS[:2])))
+        asks(grow, prompts.DCP), (crash, lambda: _until_death(crash, list(prompts.DCP[:2])))
     )
     run.stop()
     run.judge_all()

@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from gpu_runs.packing import pack, pack_caches, unpack_caches
 from gpu_runs.runner import Runner
 from gpu_runs.scenarios import CONTINUES, SCENARIOS
 from gpu_runs.table import Claim, markdown, write
+from wstrace.errors import WstraceError
 
 CACHE_SECONDS: Final = 12.0
 LAST_SECONDS: Final = 8.0
@@ -102,25 +103,37 @@ def _of(session: Session) -> Runner:
 
 
 def run_session(options: argparse.Namespace) -> int:
-    """All scenarios of the command line; 0 when no claim failed, 1 when one did."""
+    """All scenarios of the command line; the exit code is `verdict`'s."""
+    scenarios = rehearsal.SCENARIOS if options.cpu_rehearsal else SCENARIOS
+    names = _checked(options, scenarios)
     options.out.mkdir(parents=True, exist_ok=True)
     clock = Clock(options.deadline)
     caches = options.work / "caches"
-    if options.caches is not None and options.caches.exists():
+    if options.caches is not None:
         unpack_caches(options.caches, caches)
-    scenarios = rehearsal.SCENARIOS if options.cpu_rehearsal else SCENARIOS
     extra = rehearsal.environment() if options.cpu_rehearsal else {}
     host = Host(options.engine, options.wstrace, caches, extra=extra)
     session = Session(host, clock, options.work, options.out, options.share)
     threading.Thread(target=session.watch, daemon=True).start()
-    for name in options.scenario.split(","):
-        if name in scenarios:
-            session.run(name, scenarios[name])
-        else:
-            session.not_run.append(
-                f"{name}: no such scenario; there are {', '.join(scenarios)}"
-            )
+    for name in names:
+        session.run(name, scenarios[name])
     return _conclude(session, options.pack_caches)
+
+
+def _checked(options: argparse.Namespace, scenarios: Mapping[str, Scenario]) -> list[str]:
+    """The scenarios' names. Raises WstraceError before anything is started."""
+    names = [name.strip() for name in options.scenario.split(",")]
+    for name in names:
+        if name not in scenarios:
+            raise WstraceError(f"No scenario {name!r}.", f"There are {', '.join(scenarios)}.")
+    if options.deadline <= Clock(0).margin:
+        hint = f"Give more than the {Clock(0).margin:.0f} that are kept for checks and packing."
+        raise WstraceError(f"A deadline of {options.deadline:.0f} s is too short.", hint)
+    if not 0 < options.share <= 1:
+        raise WstraceError(f"A share of {options.share} is not one.", "Above 0, at most 1.")
+    if options.caches is not None and not options.caches.is_file():
+        raise WstraceError(f"{options.caches} is not there.", "Leave --caches out.")
+    return names
 
 
 def _conclude(session: Session, caches: bool) -> int:
@@ -131,11 +144,17 @@ def _conclude(session: Session, caches: bool) -> int:
     write(session.claims, session.not_run, session.facts, session.out)
     print(markdown(session.claims, session.not_run), flush=True)
     print(f"{session.clock.now():.0f} s", flush=True)
-    return int(any(claim.ok is False for claim in session.claims))
+    return verdict(session.claims)
+
+
+def verdict(claims: Sequence[Claim]) -> int:
+    """0 when every claim that was reached held, 1 when one failed, 3 when none was reached."""
+    marks = {claim.ok for claim in claims}
+    return 1 if False in marks else 0 if True in marks else 3
 
 
 def check_again(folder: Path) -> int:
     """The table of an unpacked result, made anew from its files."""
     claims, told = table_of(folder)
     sys.stdout.write(markdown(claims, told))
-    return int(any(claim.ok is False for claim in claims))
+    return verdict(claims)

@@ -31,7 +31,7 @@ def claim(scenario: str, text: str, check: Callable[[], Outcome]) -> Claim:
         expected, found, ok = check()
     except (MissingError, WstraceError, OSError) as error:
         return Claim(scenario, text, "", f"not run: {error}", None)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         return Claim(scenario, text, "", f"not run: {type(error).__name__}: {error}", None)
     return Claim(scenario, text, show(expected), show(found), ok)
 
