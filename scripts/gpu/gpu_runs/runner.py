@@ -42,8 +42,8 @@ class Runner:
 
     def problem(self, who: str, error: BaseException) -> None:
         """Write down what went wrong, and go on with the rest."""
-        hint = getattr(error, "hint", "")
-        row = {"who": who, "what": f"{type(error).__name__}: {error}"[:400], "hint": hint[:400]}
+        said, hint = getattr(error, "message", str(error)), getattr(error, "hint", "")
+        row = {"who": who, "what": f"{type(error).__name__}: {said}"[:400], "hint": hint[:400]}
         with self._lock:
             self.problems.append(row)
             (self.folder / "problems.json").write_text(json.dumps(self.problems, indent=1))
