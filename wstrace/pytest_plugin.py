@@ -53,7 +53,7 @@ class Recorder:
 
         live = current()
         if live is not None:
-            live.flush_counts(force=True)
+            live.flush_counts()
         run = self.run if self.attached else None
         return load_session(self.folder, run, allow_unlocked=allow_unlocked)
 

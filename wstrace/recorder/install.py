@@ -60,7 +60,7 @@ def uninstall() -> None:
 
 
 def _at_exit(live: Live) -> None:
-    live.flush_counts(force=True)
+    live.flush_counts()
     guarded(live, "door", _look_for_door, live)
     if live.writer.path is not None:
         live.write(End(steps=live.steps.index))

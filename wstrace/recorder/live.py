@@ -174,7 +174,7 @@ class Live:
 
     def _phase_changed(self, phase: Phase, why: str) -> None:
         self.forget_hot()
-        self.flush_counts(force=True)
+        self.flush_counts()
         if self.worker is not None:
             self.write(PhaseChange(phase=phase, step=self.steps.index, why=why))
         for callback in self.on_phase:
@@ -199,12 +199,11 @@ class Live:
         tally.max_bytes = max(tally.max_bytes, entry.bytes)
         entry.calls = 0
 
-    def flush_counts(self, force: bool = False) -> None:
-        """Write the counters that changed, at most once a second unless forced."""
-        now = time.monotonic_ns()
-        if self.worker is None or (not force and now - self.counts_at < COUNTS_EVERY_NS):
+    def flush_counts(self) -> None:
+        """Write the counters that changed; a step asks for it every COUNTS_EVERY_NS."""
+        if self.worker is None:
             return
-        self.counts_at = now
+        self.counts_at = time.monotonic_ns()
         for entry in list(self.hot.values()):
             self._fold(entry, self._tally_phase)
         changed = [

@@ -114,7 +114,7 @@ def _refused(live: Live, slot: Slot, key: str, error: Exception | None, kind: An
                 manager=live.arenas.manager_id,
             )
         )
-        live.flush_counts(force=True)
+        live.flush_counts()
     except Exception as own:
         live.complain("persistent", own)
 

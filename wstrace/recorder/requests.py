@@ -335,6 +335,6 @@ def refused(
                     manager=live.arenas.manager_id,
                 )
             )
-            live.flush_counts(force=True)
+            live.flush_counts()
     except Exception as own:
         live.complain("failure", own)

@@ -117,7 +117,7 @@ def refresh_limits(live: Live) -> None:
 def _shutdown(live: Live, args: Any, kwargs: Any) -> Iterator[None]:
     with live.phases.inside("shutdown"):
         yield
-    guarded(live, "shutdown", live.flush_counts, True)
+    guarded(live, "shutdown", live.flush_counts)
 
 
 def _asleep(live: Live, *call: Any) -> None:

@@ -155,14 +155,13 @@ def moe_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
 def near_bound(ev: Evidence, planned: Sequence[int]) -> Outcome:
     """The sites that serving asked at, with their share of the bound: never more than all."""
     answered(ev, planned)
-    rows = [r for r in ev.gate["runs"][0]["exercised"]["by_site"] if r["in_serving"]]
+    sites = ev.gate["runs"][0]["exercised"]["by_site"]
+    rows = [r for r in sites if r["in_serving"] and r["share"] is not None]
     told = [
-        f"{r['site']} {r['bytes']:,} of {r['bound_bytes']:,} ({r['share']:.0%})"
-        for r in rows
-        if r["share"] is not None
+        f"{r['site']} {r['bytes']:,} of {r['bound_bytes']:,} ({r['share']:.0%})" for r in rows
     ]
-    held = all(r["share"] <= 1 for r in rows if r["share"] is not None)
-    return "their share of the bound, at most 100 %", told, bool(told) and held
+    held = bool(rows) and all(r["share"] <= 1 for r in rows)
+    return "their share of the bound, at most 100 %", told, held
 
 
 def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
@@ -190,10 +189,7 @@ def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         ("growing: every prompt answered", lambda: answers(grow, prompts.PARALLEL)),
         ("growing: largest arena of each rank = 2*Hk*cached*D*2", escapes),
         ("growing: WS204 absent", lambda: lacks(grow, "WS204")),
-        (
-            "growing: gate exits 1",
-            lambda: equal(1, answered(grow, prompts.PARALLEL) and grow.gate_exit),
-        ),
+        ("growing: gate exits 1", gate),
         ("reserved: arena of each rank = 2*Hk*round_up(max_model_len-1, 16)*D*2", arenas),
         ("reserved: every prompt answered", lambda: answers(reserved, prompts.PARALLEL_CURED)),
         ("reserved: WS204 absent", lambda: lacks(reserved, "WS204")),

@@ -94,7 +94,7 @@ def _calls(ev: Evidence, side: int) -> int:
 
 
 def _step(ev: Evidence) -> list[Row]:
-    """The hooks of a step alone, in CPU time: what the ratios above cannot resolve."""
+    """The hooks of a step alone, found cold: what the ratios above cannot resolve."""
 
     def share() -> Outcome:
         decode = ev.json("result.json")["replay"]

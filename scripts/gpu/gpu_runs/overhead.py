@@ -21,6 +21,7 @@ from vllm import LLM, SamplingParams
 
 import wstrace
 from gpu_runs.alternating import PIECES, Pair, alternate, timed
+from wstrace.files import write_output
 from wstrace.recorder.install import current
 from wstrace.recorder.live import Live
 from wstrace.testbed.step_cost import step_cost
@@ -71,7 +72,7 @@ class Bench:
         """Pairs of the time of one request for one token, seconds."""
 
         def piece() -> float:
-            return timed(lambda: self.generate(1, 1), time.perf_counter, warm=1, count=1)
+            return timed(lambda: self.generate(1, 1), warm=1, count=1)
 
         return alternate(piece, self.live, self.calls)
 
@@ -79,7 +80,7 @@ class Bench:
         """Pairs of BLOCK_STEPS decode steps of a full batch, seconds; batch after batch."""
 
         def piece() -> float:
-            return timed(self.engine.step, time.perf_counter, WARM_STEPS, BLOCK_STEPS)
+            return timed(self.engine.step, warm=WARM_STEPS, count=BLOCK_STEPS)
 
         pairs = alternate(piece, self.live, self.calls)
         tokens = self.load["block_tokens"]
@@ -114,7 +115,7 @@ class Bench:
             self.engine.step()
         calls, records = self.calls(), self.records()
         with counted_replays() as replays:
-            took = [timed(self.engine.step, time.perf_counter, 0, 1) for _ in range(steps)]
+            took = [timed(self.engine.step, warm=0, count=1) for _ in range(steps)]
         found: dict[str, Any] = {
             "steps": steps,
             "step_s": took,
@@ -184,7 +185,7 @@ def main(folder: Path) -> None:
         result["replay"] = bench.replay()
         for name, pairs in (("first", bench.first_tokens()), ("blocks", bench.blocks())):
             result[name] = list(within(load["seconds"][name], load["pairs"], pairs))
-            save(result, folder)
+            write_output(json.dumps(result), folder / "result.json")
 
 
 def within(seconds: float, least: int, pairs: Iterable[Pair]) -> Iterator[Pair]:
@@ -194,13 +195,6 @@ def within(seconds: float, least: int, pairs: Iterable[Pair]) -> Iterator[Pair]:
         yield pair
         if number >= least and time.monotonic() > end:
             return
-
-
-def save(result: dict[str, Any], folder: Path) -> None:
-    """result.json, whole or as it was before."""
-    partial = folder / "result.json.part"
-    partial.write_text(json.dumps(result) + "\n")
-    partial.replace(folder / "result.json")
 
 
 if __name__ == "__main__":

@@ -126,8 +126,8 @@ def _checked(options: argparse.Namespace, scenarios: Mapping[str, Scenario]) -> 
     for name in names:
         if name not in scenarios:
             raise WstraceError(f"No scenario {name!r}.", f"There are {', '.join(scenarios)}.")
-    if options.deadline <= Clock(0).margin:
-        hint = f"Give more than the {Clock(0).margin:.0f} that are kept for checks and packing."
+    if options.deadline <= Clock.margin:
+        hint = f"Give more than the {Clock.margin:.0f} that are kept for checks and packing."
         raise WstraceError(f"A deadline of {options.deadline:.0f} s is too short.", hint)
     if not 0 < options.share <= 1:
         raise WstraceError(f"A share of {options.share} is not one.", "Above 0, at most 1.")

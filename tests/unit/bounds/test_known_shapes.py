@@ -38,6 +38,14 @@ MOE = {
     "hidden_size": 200,
 }
 MLA = {"num_attention_heads": 12, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+DRAFTED = {
+    **MLA,
+    "max_num_seqs": 9,
+    "max_model_len": 1_000_000,
+    "num_sms": 132,
+    "num_speculative_tokens": 2,
+    "decode_context_parallel_size": 2,
+}
 V4 = {
     "max_model_len": 30_001,
     "max_num_batched_tokens": 2048,
@@ -178,28 +186,13 @@ ROWS = [
     Row(
         "mla.triton_decode",
         "0.33.0",
-        {
-            **MLA,
-            "max_num_seqs": 9,
-            "max_model_len": 1_000_000,
-            "num_sms": 132,
-            "num_speculative_tokens": 2,
-            "decode_context_parallel_size": 2,
-        },
+        DRAFTED,
         [((27, 24, 264, 513), 4)],
     ),
     Row(
         "mla.triton_decode",
         "0.33.0",
-        {
-            **MLA,
-            "max_num_seqs": 9,
-            "max_model_len": 1_000_000,
-            "num_sms": 132,
-            "num_speculative_tokens": 2,
-            "parallel_drafting": 1,
-            "decode_context_parallel_size": 2,
-        },
+        {**DRAFTED, "parallel_drafting": 1},
         [((45, 24, 264, 513), 4)],
     ),
     Row(
