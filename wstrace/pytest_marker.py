@@ -32,8 +32,8 @@ class Marker:
         """The gate's policy. Raises WstraceError for an unknown code or measure."""
         from wstrace.gate.judge import Policy
         from wstrace.gate.limits import Limits
-        from wstrace.gate.reach import parse_minimum
         from wstrace.gate.selection import parse_selection
+        from wstrace.runs.exercised import parse_minimum
 
         return Policy(
             selection=parse_selection(self.fail_on),

@@ -21,8 +21,8 @@ from wstrace.errors import WstraceError
 from wstrace.pytest_marker import Marker, read_marker
 
 if TYPE_CHECKING:
-    from wstrace.analysis.session import Session
     from wstrace.gate.judge import Judgement
+    from wstrace.runs.run import Session
 
 DEFAULT_FOLDER: Final = "wstrace-pytest"
 FIXTURE: Final = "wstrace_recorder"
@@ -48,8 +48,8 @@ class Recorder:
 
     def session(self, *, allow_unlocked: bool = False) -> Session:
         """The analysed trace so far. Raises WstraceError when it cannot be read."""
-        from wstrace.analysis.session import load_session
         from wstrace.recorder.install import current
+        from wstrace.runs.run import load_session
 
         live = current()
         if live is not None:
@@ -197,7 +197,7 @@ def _properties(judgement: Judgement, recorder: Recorder) -> list[tuple[str, obj
 
 def _failure(judgement: Judgement, recorder: Recorder) -> list[str]:
     """At most a dozen lines: what fails, the worst first, and where the trace is."""
-    from wstrace.report.gate_lines import explain, headline, numbers, violation_line, where
+    from wstrace.report.ci.gate_lines import explain, headline, numbers, violation_line, where
 
     (run,) = judgement.runs
     lines = [f"wstrace: {headline(judgement).partition(' (exit')[0]}"]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from wstrace.analysis.session import Session
 from wstrace.report.html import render
+from wstrace.runs.run import Session
 
 pytest.importorskip("selenium")
 from selenium import webdriver

@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from tests.browser.conftest import Page
 from tests.unit.report_html import runs
 from tests.unit.report_html.test_page import HOSTILE, bounded, renamed
-from wstrace.analysis.session import Session
+from wstrace.runs.run import Session
 
 Show = Callable[..., Page]
 ALL = (

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.engine import run_python
 from tests.integration.test_main_job import BLOCK, bound_of, worst_case
-from wstrace.analysis.session import load_session
+from wstrace.runs.run import load_session
 
 pytestmark = pytest.mark.engine
 

@@ -21,12 +21,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from wstrace.analysis.session import Session, load_session
 from wstrace.bounds.bound import Bound
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.reserve.config import ReserveConfig, dumps, layout, model_digest
 from wstrace.reserve.config import load as load_reserve
+from wstrace.runs.run import Session, load_session
 from wstrace.testbed.engine import Server, engine_env, prompt_of
 from wstrace.trace.records import Growth, Limit, ReserveEvent, Slot
 

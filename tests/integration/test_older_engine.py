@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from wstrace.analysis.session import Session, load_session
+from wstrace.runs.run import Session, load_session
 from wstrace.testbed.engine import Server
 from wstrace.trace.records import Phase
 

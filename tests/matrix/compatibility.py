@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.integration import older_engines
 from tests.matrix.gpu_table import gpu_table
 from tests.matrix.wheels import CI, PINNED
-from wstrace.recorder.table import HOOKS, Known
 from wstrace.versions import CHECKED_WITH
+from wstrace.vllm.methods import HOOKS, Known
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 Outcomes = Mapping[str, Mapping[str, bool]]

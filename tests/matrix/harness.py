@@ -24,8 +24,8 @@ import torch
 
 from tests.matrix.stand_ins import inert
 from wstrace.recorder import install
-from wstrace.recorder.live import Live
 from wstrace.recorder.settings import Settings
+from wstrace.recorder.state.process import Live
 
 Script = Mapping[str, Callable[[], Any]]
 MIB = 1 << 20

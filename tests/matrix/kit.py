@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tests.matrix.harness import MIB, Engine, ask, call, workspace
-from wstrace.recorder.live import Live
+from wstrace.recorder.state.process import Live
 
 Facts = dict[str, Any]
 graphs: list[Any] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.engine import MISSING, engine_prefix
-from wstrace.analysis.session import Session, load_session
+from wstrace.runs.run import Session, load_session
 from wstrace.trace.reader import ProcessTrace, load
 from wstrace.trace.records import Record
 

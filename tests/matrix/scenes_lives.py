@@ -8,7 +8,7 @@ import torch
 
 from tests.matrix.harness import MIB, Engine, ask, config, module, recorded, workspace
 from tests.matrix.kit import Facts, Kit, arenas, captured, lock, release_graphs, scenario
-from wstrace.recorder.config import read_limits
+from wstrace.recorder.vllm_state.config_limits import read_limits
 from wstrace.reserve.config import (
     Model,
     ReserveConfig,

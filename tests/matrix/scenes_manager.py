@@ -9,7 +9,7 @@ import torch
 
 from tests.matrix.harness import MIB, ask, module, other_ask, recorded, ubatch, workspace
 from tests.matrix.kit import Facts, Kit, addresses, arenas, caught, lock, scenario
-from wstrace.recorder import growth
+from wstrace.recorder.hooks import growth
 
 
 @scenario

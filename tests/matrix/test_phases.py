@@ -12,7 +12,7 @@ import pytest
 
 from tests.matrix.runs import Run
 from tests.matrix.wheels import sources
-from wstrace.recorder.steps import WARMUP_PREFIXES
+from wstrace.recorder.state.steps import WARMUP_PREFIXES
 from wstrace.trace.records import Ask, Capture, Growth, PhaseChange
 
 pytestmark = pytest.mark.matrix

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.matrix.runs import Run
-from wstrace.analysis.finding import Finding
+from wstrace.findings.finding import Finding
 from wstrace.trace.reader import load
 from wstrace.trace.records import Ask, Count, Counts, Header, Ranks, Slot, View
 

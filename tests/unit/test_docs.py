@@ -15,8 +15,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from wstrace.analysis.finding import TITLES
 from wstrace.cli.app import COMMANDS, app, register_commands
+from wstrace.findings.finding import TITLES
 from wstrace.pytest_marker import Marker
 from wstrace.recorder.settings import read_settings
 

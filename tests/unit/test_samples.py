@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from wstrace.analysis.session import Session, load_session
+from wstrace.runs.run import Session, load_session
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SAMPLES: Final = ROOT / "sample_traces"

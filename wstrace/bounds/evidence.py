@@ -7,7 +7,7 @@ from functools import cached_property
 
 from wstrace.bounds.limits import RoleLimit, role_limits
 from wstrace.bounds.quantities import Row, rows
-from wstrace.reserve.live import numeric
+from wstrace.reserve.evaluate import numeric
 from wstrace.trace.records import Ask, Limit
 
 

@@ -17,10 +17,10 @@ from wstrace.bounds.inference import (
     unvaried,
 )
 from wstrace.bounds.limits import decode_width, joint_limits
-from wstrace.bounds.reach import reaches
+from wstrace.bounds.reachable import reaches
 from wstrace.bounds.worst import Goal, Worst, worst_case
 from wstrace.errors import WstraceError
-from wstrace.formula import expression
+from wstrace.expr import expression
 from wstrace.trace.records import Ask
 
 _MOST_SPECS: Final = 16

@@ -28,8 +28,8 @@ from wstrace.bounds.templates import (
     term_levels,
 )
 from wstrace.errors import WstraceError
-from wstrace.formula import expression
-from wstrace.formula.maximum import BUDGET, Joint, maximise
+from wstrace.expr import expression
+from wstrace.expr.maximum import BUDGET, Joint, maximise
 
 LEAST: Final = 4
 """Distinct observations below which nothing is fitted."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from wstrace.bounds.known import known_sites
 from wstrace.errors import WstraceError
+from wstrace.known_sites.known import known_sites
 from wstrace.reserve.schema import LIMIT_NAMES
 
 if TYPE_CHECKING:

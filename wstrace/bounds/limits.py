@@ -1,6 +1,6 @@
 """How large each scheduler quantity can get, from the config.
 
-Every role of `wstrace.formula.roles` has a limit expression over the names of a worker's
+Every role of `wstrace.vllm.roles` has a limit expression over the names of a worker's
 limits. A number that is absent drops its term where vLLM's default makes the term neutral
 (no draft tokens, one rank), and is named in `needs` where it does not. docs/bounds.md says
 where each rule comes from.
@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from wstrace.formula import expression
-from wstrace.formula.roles import ROLES
-from wstrace.reserve.live import numeric
+from wstrace.expr import expression
+from wstrace.reserve.evaluate import numeric
+from wstrace.vllm.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wstrace.bounds import known
 from wstrace.bounds.evidence import Refusal, Site, told
-from wstrace.bounds.known import KnownSite
-from wstrace.bounds.reach import reaches
+from wstrace.bounds.reachable import reaches
 from wstrace.bounds.worst import Worst
 from wstrace.errors import WstraceError
-from wstrace.formula import expression
-from wstrace.formula.expression import Expression
+from wstrace.expr import expression
+from wstrace.expr.expression import Expression
+from wstrace.known_sites import known
+from wstrace.known_sites.known import KnownSite
 from wstrace.trace.records import Ask
 
 

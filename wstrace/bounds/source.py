@@ -15,10 +15,10 @@ from wstrace.bounds.evidence import Refusal, Site, scheduled_rows, told
 from wstrace.bounds.limits import joint_limits
 from wstrace.bounds.worst import Goal, Worst, worst_case
 from wstrace.errors import WstraceError
-from wstrace.formula import expression
-from wstrace.formula.roles import ROLES
+from wstrace.expr import expression
 from wstrace.reserve.schema import LIMIT_NAMES
 from wstrace.trace.records import Ask, Leaf, Provenance
+from wstrace.vllm.roles import ROLES
 
 _ALIASES: Final = {
     "max_num_tokens": "max_num_batched_tokens",

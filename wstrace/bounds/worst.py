@@ -9,10 +9,10 @@ from typing import Final
 
 from wstrace.bounds.limits import RoleLimit
 from wstrace.errors import WstraceError
-from wstrace.formula import expression, tree
-from wstrace.formula.expression import Expression
-from wstrace.formula.maximum import Joint, maximise
-from wstrace.formula.tree import Const, Node, Op
+from wstrace.expr import expression, tree
+from wstrace.expr.expression import Expression
+from wstrace.expr.maximum import Joint, maximise
+from wstrace.expr.tree import Const, Node, Op
 
 FLAGS: Final[Mapping[str, str]] = {
     "max_model_len": "--max-model-len",

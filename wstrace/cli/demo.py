@@ -19,9 +19,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from wstrace.analysis.session import Session, load_session
 from wstrace.errors import WstraceError
 from wstrace.report.verdict import verdict_lines
+from wstrace.runs.run import Session, load_session
 from wstrace.testbed.engine import Server, engine_env
 from wstrace.testbed.model import build_model
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wstrace.recorder import table
+from wstrace.recorder.hooks.manager import FIELDS
 from wstrace.recorder.install import SCRATCH_MODULE, WORKER_MODULE, WORKSPACE_MODULE
-from wstrace.recorder.live import package_version
-from wstrace.recorder.manager import FIELDS
-from wstrace.recorder.memory import version_pair
+from wstrace.recorder.state.kv_memory import version_pair
+from wstrace.recorder.state.process import package_version
+from wstrace.vllm import methods
 
-Hooks = tuple[table.Known, ...]
+Hooks = tuple[methods.Known, ...]
 ENSURE: Final = "WorkspaceManager._ensure_workspace_size"
 
 
@@ -50,14 +50,14 @@ class Fit:
 
 
 PLACES: Final = (
-    Place(WORKER_MODULE, "WorkerWrapperBase", (table.DOOR,), must=True),
-    Place(WORKSPACE_MODULE, "WorkspaceManager", (*table.MANAGER, table.VIEWS), must=True),
-    Place(WORKSPACE_MODULE, "", table.MODULE),
-    Place("vllm.v1.worker.gpu_worker", "Worker", table.WORKER),
-    Place("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", table.RUNNER),
-    Place("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", table.RUNNER),
-    Place("torch.cuda", "CUDAGraph", table.GRAPH),
-    Place(SCRATCH_MODULE, "MoEPermuteScratch", (table.SCRATCH,), since="0.32"),
+    Place(WORKER_MODULE, "WorkerWrapperBase", (methods.DOOR,), must=True),
+    Place(WORKSPACE_MODULE, "WorkspaceManager", (*methods.MANAGER, methods.VIEWS), must=True),
+    Place(WORKSPACE_MODULE, "", methods.MODULE),
+    Place("vllm.v1.worker.gpu_worker", "Worker", methods.WORKER),
+    Place("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", methods.RUNNER),
+    Place("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", methods.RUNNER),
+    Place("torch.cuda", "CUDAGraph", methods.GRAPH),
+    Place(SCRATCH_MODULE, "MoEPermuteScratch", (methods.SCRATCH,), since="0.32"),
 )
 
 
@@ -77,7 +77,7 @@ def misfits(place: Place) -> list[Fit]:
     return found or list(_fields(place, owner))
 
 
-def _why(owner: Any, known: table.Known) -> str:
+def _why(owner: Any, known: methods.Known) -> str:
     method = inspect.getattr_static(owner, known.name, None)
     return "" if method is None and _older_than(known.since) else known.misfit(method)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
-    from wstrace.analysis.session import Session
+    from wstrace.runs.run import Session
 
 WORTH_A_BAR = 20 << 20
 
@@ -33,7 +33,7 @@ def read_sessions(
 
 
 def _read(paths: Sequence[Path], run: str | None, allow_unlocked: bool) -> list[Session]:
-    from wstrace.analysis.session import load_session
+    from wstrace.runs.run import load_session
 
     total = sum(_size(path) for path in paths)
     if total < WORTH_A_BAR or not sys.stderr.isatty():

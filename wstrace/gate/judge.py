@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Final, Literal
 
-from wstrace.analysis.finding import Finding
-from wstrace.analysis.session import Session, Verdict
-from wstrace.gate.amounts import Amount
+from wstrace.amounts import Amount
+from wstrace.findings.finding import Finding
 from wstrace.gate.baseline import Baseline, Entry, entry_for
 from wstrace.gate.limits import Limits, Violation, missing_ranks, unmatched, violations
 from wstrace.gate.place import Place, place_of, size_of
-from wstrace.gate.reach import Minimum, Reach, reach_of, served, shortfalls
 from wstrace.gate.selection import Selection
+from wstrace.runs.exercised import Minimum, Reach, reach_of, served, shortfalls
+from wstrace.runs.run import Session, Verdict
 
 Status = Literal["new", "grown", "expired", "accepted", "ignored"]
 FAILING: Final[frozenset[Status]] = frozenset(("new", "grown", "expired"))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-from wstrace.analysis.rank import RankView
-from wstrace.analysis.session import Session, SiteSummary
 from wstrace.gate.place import Place, slot_kind
+from wstrace.runs.run import Session, SiteSummary
+from wstrace.runs.worker import RankView
 from wstrace.trace.records import Slot
 from wstrace.units import exact, human
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from wstrace.analysis.finding import Finding
+from wstrace.findings.finding import Finding
 from wstrace.trace.records import Slot
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from wstrace.analysis.session import Session, analyse
+from wstrace.runs.run import Session, analyse
 from wstrace.trace.reader import Progress, Trace, load
 
 

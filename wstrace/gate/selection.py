@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from wstrace.analysis.finding import TITLES, Finding
 from wstrace.errors import WstraceError
+from wstrace.findings.finding import TITLES, Finding
 
 ESCAPES: Final = frozenset(("WS101", "WS102", "WS104", "WS105", "WS106"))
 SEVERITIES: Final[dict[str, frozenset[str]]] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wstrace.recorder.live import Live
+    from wstrace.recorder.state.process import Live
 
 
 def guarded(live: Live, what: str, function: Callable[..., Any], *args: Any) -> None:

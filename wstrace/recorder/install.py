@@ -2,7 +2,7 @@
 
 `WorkerWrapperBase.init_device` is the door: before it runs the methods of the worker's class
 are wrapped, after it those of the model runner's class. What is wrapped, and what is known
-of it, is said in one place, `wstrace.recorder.table`.
+of it, is said in one place, `wstrace.vllm.methods`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from wstrace.recorder import capture, table
-from wstrace.recorder.config import read_limits, read_ranks
 from wstrace.recorder.guard import guarded
+from wstrace.recorder.hooks import capture
+from wstrace.recorder.hooks.manager import hook_manager
+from wstrace.recorder.hooks.persistent import wrap_permute_scratch
+from wstrace.recorder.hooks.worker import Maker, Method, runner_makers, worker_makers
 from wstrace.recorder.imports import when_imported
-from wstrace.recorder.live import Live
-from wstrace.recorder.manager import hook_manager
-from wstrace.recorder.memory import read_sizing
-from wstrace.recorder.persistent import wrap_permute_scratch
 from wstrace.recorder.settings import Settings, read_settings
-from wstrace.recorder.worker import Maker, Method, runner_makers, worker_makers
+from wstrace.recorder.state.kv_memory import read_sizing
+from wstrace.recorder.state.process import Live
+from wstrace.recorder.vllm_state.config_limits import read_limits, read_ranks
 from wstrace.reserve.schema import model_digest
 from wstrace.trace.records import End, Ranks, Worker
+from wstrace.vllm import methods
 
 WORKER_MODULE = "vllm.v1.worker.worker_base"
 WORKSPACE_MODULE = "vllm.v1.worker.workspace"
@@ -71,22 +72,22 @@ def _hook_door(live: Live, module: ModuleType) -> None:
     """Called within vLLM's import of this module, so it must not raise."""
     if live is not _live:
         return
-    owner = getattr(module, table.DOOR.owner, None)
+    owner = getattr(module, methods.DOOR.owner, None)
     if not isinstance(owner, type):
-        _no_door(live, f"no class {table.DOOR.owner} in {WORKER_MODULE}")
-    elif not live.hooks.wrap(owner, table.DOOR, _init_device(live)):
+        _no_door(live, f"no class {methods.DOOR.owner} in {WORKER_MODULE}")
+    elif not live.hooks.wrap(owner, methods.DOOR, _init_device(live)):
         guarded(live, "door", live.write_waiting)
 
 
 def _no_door(live: Live, why: str) -> None:
     """Nothing will be recorded here: say so now, since no worker record will come."""
-    live.hooks.stand_down(table.DOOR.label, why)
+    live.hooks.stand_down(methods.DOOR.label, why)
     guarded(live, "door", live.write_waiting)
 
 
 def _look_for_door(live: Live) -> None:
     """A process that had a workspace but no door: vLLM moved the door's module."""
-    if table.DOOR.label not in live.hooks.states and WORKSPACE_MODULE in sys.modules:
+    if methods.DOOR.label not in live.hooks.states and WORKSPACE_MODULE in sys.modules:
         _no_door(live, f"{WORKER_MODULE} was never imported")
 
 
@@ -112,7 +113,7 @@ def _before_init_device(live: Live, wrapper: Any) -> None:
     guarded(live, "manager hooks", _hook_workspace, live)
     guarded(live, "capture hooks", capture.hook_captures, live)
     makers = worker_makers(live)
-    for known in table.WORKER:
+    for known in methods.WORKER:
         live.hooks.wrap(type(worker), known, makers[known.name])
 
 
@@ -134,7 +135,7 @@ def _after_init_device(live: Live, wrapper: Any) -> None:
     worker = wrapper.worker
     runner = type(getattr(worker, "model_runner", None))
     makers = runner_makers(live)
-    for known in table.RUNNER:
+    for known in methods.RUNNER:
         live.hooks.wrap(runner, known, makers[known.name])
     when_imported(SCRATCH_MODULE, functools.partial(_hook_scratch, live))
     ranks, world = _ranks(live, worker)
@@ -158,6 +159,6 @@ def _ranks(live: Live, worker: Any) -> tuple[Ranks, Ranks]:
 
 
 def _hook_scratch(live: Live, module: ModuleType) -> None:
-    scratch = getattr(module, table.SCRATCH.owner, None)
+    scratch = getattr(module, methods.SCRATCH.owner, None)
     if isinstance(scratch, type) and live is _live:
-        live.hooks.wrap(scratch, table.SCRATCH, wrap_permute_scratch(live))
+        live.hooks.wrap(scratch, methods.SCRATCH, wrap_permute_scratch(live))

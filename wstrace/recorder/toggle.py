@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from wstrace.recorder.live import Live
+from wstrace.recorder.state.process import Live
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from wstrace.analysis.session import Session
 from wstrace.errors import WstraceError
+from wstrace.runs.run import Session
 
 Reporter = Callable[[Sequence[Session]], str]
 EXTENSIONS = {

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
-from wstrace.analysis.compare import compare
-from wstrace.analysis.session import Session, SiteSummary
 from wstrace.report.finding_text import slot_text
+from wstrace.runs.compare import compare
+from wstrace.runs.run import Session, SiteSummary
 from wstrace.units import human
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from wstrace.analysis.finding import Finding
 from wstrace.bounds.bound import Bound
+from wstrace.findings.finding import Finding
 from wstrace.trace.records import Ranks, Slot
 
 Json = dict[str, Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wstrace.analysis.finding import Finding
+from wstrace.findings.finding import Finding
 from wstrace.report.safe import clean
 from wstrace.report.verdict import why
 from wstrace.trace.records import Ranks, Request, Slot, Step

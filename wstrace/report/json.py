@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from wstrace.analysis.accounting import accounting
-from wstrace.analysis.rank import RankView
-from wstrace.analysis.session import Session, SiteSummary
 from wstrace.report.finding_json import bound_json, finding_json, ranks_json, slot_json
 from wstrace.report.verdict import sentence
+from wstrace.runs.accounting import accounting
+from wstrace.runs.run import Session, SiteSummary
+from wstrace.runs.worker import RankView
 
 VERSION = 1
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 
-from wstrace.analysis.accounting import accounting_line
-from wstrace.analysis.finding import Finding
-from wstrace.analysis.session import Session
+from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import evidence, sizes
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
+from wstrace.runs.accounting import accounting_line
+from wstrace.runs.run import Session
 from wstrace.units import exact, human, plural
 
 MAX_LINES = 60

@@ -9,12 +9,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from wstrace.analysis.accounting import accounting_line
-from wstrace.analysis.finding import Finding
-from wstrace.analysis.session import Session, SiteSummary
+from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import evidence, slot_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
+from wstrace.runs.accounting import accounting_line
+from wstrace.runs.run import Session, SiteSummary
 from wstrace.units import human, plural
 
 MAX_FINDINGS = 6

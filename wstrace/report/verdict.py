@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wstrace.analysis.finding import Finding
-from wstrace.analysis.session import Session
 from wstrace.bounds.bound import Bound
+from wstrace.findings.finding import Finding
 from wstrace.report.safe import clean
+from wstrace.runs.run import Session
 from wstrace.units import exact, human, plural
 
 MAX_LINES = 12

@@ -6,7 +6,7 @@ packages; PyYAML is loaded by `load` alone, because this runs inside vLLM's work
 
 from __future__ import annotations
 
-from wstrace.reserve.live import SlotBytes, evaluate, mismatch
+from wstrace.reserve.evaluate import SlotBytes, evaluate, mismatch
 from wstrace.reserve.reader import load
 from wstrace.reserve.schema import (
     Cost,

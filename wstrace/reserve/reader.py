@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from wstrace.errors import WstraceError
-from wstrace.formula import expression
+from wstrace.expr import expression
 from wstrace.reserve.schema import (
     KIND,
     LIMIT_NAMES,

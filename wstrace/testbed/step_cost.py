@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from wstrace.recorder.live import Live
+from wstrace.recorder.hooks.worker import worker_makers
 from wstrace.recorder.settings import Settings
-from wstrace.recorder.worker import worker_makers
+from wstrace.recorder.state.process import Live
 
 STEP_METHODS: Final = ("execute_model", "sample_tokens")
 OTHER_BYTES: Final = 16 << 20

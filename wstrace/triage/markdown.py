@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from wstrace.triage.finding import Finding
+from wstrace.triage.diagnose.finding import Finding
 from wstrace.triage.redaction import redact, redact_value
 from wstrace.triage.report import Report
 from wstrace.triage.text import (

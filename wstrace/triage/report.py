@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from wstrace.triage import reading
-from wstrace.triage.diagnose import Diagnosis, diagnose
-from wstrace.triage.parser import parse_file
+from wstrace.triage.diagnose.diagnose import Diagnosis, diagnose
+from wstrace.triage.extract.parser import parse_file
+from wstrace.triage.ingest import reading
 from wstrace.triage.redaction import redact_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wstrace.triage.finding import Finding
-    from wstrace.triage.numbers import Given
-    from wstrace.triage.settings import Value
+    from wstrace.triage.diagnose.finding import Finding
+    from wstrace.triage.diagnose.numbers import Given
+    from wstrace.triage.extract.engine_settings import Value
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import wstrace
 from wstrace.errors import WstraceError
-from wstrace.formula.expression import parse
+from wstrace.expr.expression import parse
 from wstrace.reserve import config as reserve
 from wstrace.reserve.schema import LIMIT_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wstrace.bounds.known import KnownSite
+    from wstrace.known_sites.known import KnownSite
     from wstrace.trace.records import Limit
-    from wstrace.triage.finding import Finding
+    from wstrace.triage.diagnose.finding import Finding
     from wstrace.triage.report import Report
 
 _NO_ARENA = ("WS105", "WS106")

@@ -8,8 +8,8 @@ from itertools import groupby
 from pathlib import PurePath
 from typing import Final
 
-from wstrace.triage.advice import commands, is_older
-from wstrace.triage.finding import Finding
+from wstrace.triage.diagnose.advice import commands, is_older
+from wstrace.triage.diagnose.finding import Finding
 from wstrace.triage.redaction import redact
 from wstrace.triage.report import Report
 from wstrace.units import exact, plural

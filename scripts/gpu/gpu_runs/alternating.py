@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from wstrace.recorder.live import Live
+from wstrace.recorder.state.process import Live
 from wstrace.recorder.toggle import detached
 
 Pair = dict[str, list[float]]

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from wstrace.analysis.rank import RankView
-from wstrace.analysis.session import Session, load_session
+from wstrace.runs.run import Session, load_session
+from wstrace.runs.worker import RankView
 
 LOCKED: Final = re.compile(
     r"AssertionError: Workspace is locked but allocation from '(?P<caller>[^']+)' "

@@ -23,7 +23,7 @@ import wstrace
 from gpu_runs.alternating import PIECES, Pair, alternate, timed
 from wstrace.files import write_output
 from wstrace.recorder.install import current
-from wstrace.recorder.live import Live
+from wstrace.recorder.state.process import Live
 from wstrace.testbed.step_cost import step_cost
 
 REQUESTS: Final = (b'"t":"request"', b'"t":"growth"', b'"t":"failure"')

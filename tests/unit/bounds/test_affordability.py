@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from wstrace.bounds.affordability import (
+from wstrace.bounds.bound import Bound
+from wstrace.planning.cost import (
     blocks_and_tokens,
     curve,
     is_absurd,
@@ -16,7 +17,6 @@ from wstrace.bounds.affordability import (
     smallest,
     threshold,
 )
-from wstrace.bounds.bound import Bound
 from wstrace.reserve.schema import SiteReserve
 from wstrace.trace.records import Limit, Memory
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wstrace.bounds import known
-from wstrace.bounds.known import KnownSite, evaluate, known_sites, match, require
 from wstrace.errors import WstraceError
-from wstrace.formula.expression import parse
-from wstrace.formula.maximum import maximise
-from wstrace.formula.roles import ROLES
+from wstrace.expr.expression import parse
+from wstrace.expr.maximum import maximise
+from wstrace.known_sites import known
+from wstrace.known_sites.known import KnownSite, evaluate, known_sites, match, require
+from wstrace.vllm.roles import ROLES
 
 SITES = known_sites()
 CLASSES = {

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from wstrace.bounds.known import evaluate, require
-from wstrace.bounds.model_config import names_of, read_model_config
 from wstrace.errors import WstraceError
+from wstrace.known_sites.known import evaluate, require
+from wstrace.vllm.model_config import names_of, read_model_config
 
 QWEN3_30B = {
     "hidden_size": 2048,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from wstrace.bounds.known import evaluate, known_sites, require
-from wstrace.formula.expression import parse
+from wstrace.expr.expression import parse
+from wstrace.known_sites.known import evaluate, known_sites, require
 
 DATA = tomllib.loads((Path(__file__).parents[2] / "data/cases/pairs.toml").read_text("utf-8"))
 PAIRS: list[dict[str, Any]] = DATA["pair"]

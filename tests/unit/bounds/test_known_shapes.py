@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from wstrace.bounds.known import evaluate, require
+from wstrace.known_sites.known import evaluate, require
 
 Spec = tuple[tuple[int, ...], int]
 

@@ -8,9 +8,9 @@ import pytest
 
 from wstrace.bounds.limits import joint_limits, role_limits
 from wstrace.bounds.quantities import rows
-from wstrace.formula import expression
-from wstrace.formula.roles import ROLES
+from wstrace.expr import expression
 from wstrace.trace.records import Limit, Request, Step
+from wstrace.vllm.roles import ROLES
 
 LIMITS: dict[str, Limit] = {
     "max_model_len": 4096,

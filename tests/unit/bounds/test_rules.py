@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from wstrace.bounds import known
 from wstrace.bounds.bound import bound_site
-from wstrace.bounds.site import KnownSite
-from wstrace.formula.expression import parse
+from wstrace.expr.expression import parse
+from wstrace.known_sites import known
+from wstrace.known_sites.known_site import KnownSite
 from wstrace.trace.records import Ask, Limit, Slot
 
 NUMBERS = {

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from wstrace.bounds.known import known_sites
+from wstrace.known_sites.known import known_sites
 
 
 def run(*argv: str) -> str:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.unit.report_html import runs
-from wstrace.analysis.session import Session
+from wstrace.runs.run import Session
 from wstrace.trace.reader import Run
 
 RUN = "20260516T101500Z-0a1b2c3d"

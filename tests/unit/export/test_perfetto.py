@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.report_html import runs
 from wstrace.errors import WstraceError
-from wstrace.report.perfetto import QUARTER_NS, render_perfetto, torch_base
+from wstrace.report.export.perfetto import QUARTER_NS, render_perfetto, torch_base
 
 WALL = 1_780_000_000_000_000_000
 START = 1_000_000_000

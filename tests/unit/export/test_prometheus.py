@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.report_html import runs
-from wstrace.analysis.session import Session
 from wstrace.report.assets import dashboards
-from wstrace.report.prometheus import METRICS, render_prometheus
+from wstrace.report.export.prometheus import METRICS, render_prometheus
+from wstrace.runs.run import Session
 from wstrace.trace.records import Site
 
 parser = pytest.importorskip("prometheus_client.parser")

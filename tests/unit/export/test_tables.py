@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.report_html import runs
 from wstrace.errors import WstraceError
-from wstrace.report.table_export import COLUMNS, render_csv, render_parquet, rows
+from wstrace.report.export.table_export import COLUMNS, render_csv, render_parquet, rows
 
 
 def _table(text: str) -> list[dict[str, str]]:

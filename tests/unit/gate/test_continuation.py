@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wstrace.recorder.steps import longest_continuation
+from wstrace.recorder.state.steps import longest_continuation
 
 
 def _output(

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from wstrace.cli.commands.exercise import command
 from wstrace.errors import WstraceError
-from wstrace.gate.corners import plan
+from wstrace.exercise.corners import plan
 
 
 class Fake(ThreadingHTTPServer):

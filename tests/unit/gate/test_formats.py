@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 
 from tests.unit.gate import traces
 from tests.unit.gate.conftest import needs
-from wstrace.analysis.finding import Finding
-from wstrace.analysis.session import load_session
 from wstrace.errors import WstraceError
+from wstrace.findings.finding import Finding
 from wstrace.gate.baseline import Entry
 from wstrace.gate.judge import Judged, Judgement, Policy, RunJudgement, judge
 from wstrace.gate.limits import Limits
 from wstrace.gate.runs import load_runs
-from wstrace.report import gate_markdown, gate_text, github, junit, sarif
-from wstrace.report.gate_formats import FORMATS, pair, reporter
+from wstrace.report.ci import gate_markdown, gate_text, github, junit, sarif
+from wstrace.report.ci.gate_formats import FORMATS, pair, reporter
+from wstrace.runs.run import load_session
 from wstrace.trace.records import Ranks, Slot
 
 TODAY = date(2026, 5, 16)

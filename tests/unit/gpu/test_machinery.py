@@ -13,9 +13,9 @@ from gpu_runs.models import MODELS, make
 from gpu_runs.packing import LINE, LOG_BYTES, pack, pack_caches, trim, unpack_caches
 from gpu_runs.servers import ANNOUNCED, SIZED, last_error
 
-from wstrace.recorder.hooks import MARK, Hooks
-from wstrace.recorder.table import Known
+from wstrace.recorder.hooks.wrapping import MARK, Hooks
 from wstrace.recorder.toggle import detached
+from wstrace.vllm.methods import Known
 
 LOG_021 = (
     "(EngineCore pid=2452) INFO 11-27 21:27:41 [core.py:109] Initializing a V1 LLM engine "

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from wstrace.recorder.capture import CaptureState, hook_captures
-from wstrace.recorder.live import Live
+from wstrace.recorder.hooks.capture import CaptureState, hook_captures
 from wstrace.recorder.settings import Settings
+from wstrace.recorder.state.process import Live
 from wstrace.trace.records import Capture, Slot
 
 SLOT, OTHER = Slot(), Slot(0, 1)

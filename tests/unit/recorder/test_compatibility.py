@@ -10,7 +10,7 @@ import pytest
 from tests.matrix import compatibility
 from tests.matrix.compatibility import Lines, Outcomes, lines, missing, read_page, render
 from tests.matrix.wheels import PINNED
-from wstrace.recorder.table import HOOKS
+from wstrace.vllm.methods import HOOKS
 
 LINES: Lines = {"always": [("0", "99")], "later": [("0.28", "99")], "once": [("0", "0.18.1")]}
 ALL = dict.fromkeys(("0.13.0", "0.28.0"), True)

@@ -14,7 +14,7 @@ import pytest
 
 from wstrace.cli import app as program
 from wstrace.cli import checkup, fit
-from wstrace.recorder.table import HOOKS, Known
+from wstrace.vllm.methods import HOOKS, Known
 
 ENSURE = "WorkspaceManager._ensure_workspace_size"
 METHODS = [known for known in HOOKS if known.name != "__init__"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from wstrace.recorder import growth
-from wstrace.recorder.live import Live
+from wstrace.recorder.hooks import growth
 from wstrace.recorder.settings import GrowthPolicy, Settings
+from wstrace.recorder.state.process import Live
 from wstrace.trace.records import Slot
 
 

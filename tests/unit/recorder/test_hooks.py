@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from wstrace.analysis.session import load_session
-from wstrace.recorder import table
-from wstrace.recorder.hooks import Function, Hooks
+from wstrace.recorder.hooks.wrapping import Function, Hooks
 from wstrace.recorder.install import (
     WORKER_MODULE,
     WORKSPACE_MODULE,
@@ -20,8 +18,10 @@ from wstrace.recorder.install import (
     uninstall,
 )
 from wstrace.recorder.settings import Settings
-from wstrace.recorder.table import Known
+from wstrace.runs.run import load_session
 from wstrace.trace.records import Hook
+from wstrace.vllm import methods
+from wstrace.vllm.methods import Known
 
 EXACT = Known("Owner", "method", "a test", ("self", "size"), exact=True)
 LEADING = Known("Owner", "method", "a test", ("self", "size"))
@@ -142,10 +142,10 @@ def test_a_wrapper_around_ours_stays(hooks: Hooks) -> None:
 def test_every_hook_of_the_table_has_its_wrapper() -> None:
     text = "".join(
         path.read_text()
-        for path in Path(table.__file__).parent.glob("*.py")
+        for path in Path(methods.__file__).parent.glob("*.py")
         if path.stem != "table"
     )
-    for known in table.HOOKS:
+    for known in methods.HOOKS:
         assert re.search(rf"def {known.name}\(|\"{known.name}\"", text), known.label
 
 
@@ -172,7 +172,7 @@ def test_a_vllm_without_the_door_goes_on_and_the_trace_says_why_it_is_empty(
 ) -> None:
     _door_module(monkeypatch, door)
     try:
-        assert install(Settings(str(tmp_path), "run")).hooks.is_set(table.DOOR.label) is False
+        assert install(Settings(str(tmp_path), "run")).hooks.is_set(methods.DOOR.label) is False
     finally:
         uninstall()
     session = load_session(tmp_path)

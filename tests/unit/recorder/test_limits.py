@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wstrace.recorder.config import read_limits, runner_limits
+from wstrace.recorder.vllm_state.config_limits import read_limits, runner_limits
 
 
 def worker(*thresholds: int | None) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from wstrace.recorder.live import Live
-from wstrace.recorder.memory import (
+from wstrace.recorder.settings import Settings
+from wstrace.recorder.state.kv_memory import (
     MemoryState,
     Sizing,
     fixed_kv,
@@ -18,7 +18,7 @@ from wstrace.recorder.memory import (
     sizing_of,
     window_now,
 )
-from wstrace.recorder.settings import Settings
+from wstrace.recorder.state.process import Live
 from wstrace.trace.records import Phase
 
 AFTER: tuple[Phase, ...] = ("kv-init", "warmup", "capture", "serving", "unlocked", "sleep")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wstrace.recorder.phases import PhaseFlags, PhaseTracker, derive
+from wstrace.recorder.state.phases import PhaseFlags, PhaseTracker, derive
 from wstrace.trace.records import Phase
 
 

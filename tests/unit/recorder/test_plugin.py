@@ -41,7 +41,7 @@ def test_importing_the_recorder_loads_nothing_heavy() -> None:
     code = """
 import sys
 before = set(sys.modules)
-import wstrace.recorder.install, wstrace.recorder.session
+import wstrace.recorder.install, wstrace.recorder.record
 print(" ".join(sorted({name.partition(".")[0] for name in set(sys.modules) - before})))
 """
     loaded = _python(code).split()

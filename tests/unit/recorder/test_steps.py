@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from wstrace.recorder.steps import StepTracker
+from wstrace.recorder.state.steps import StepTracker
 from wstrace.trace.records import Request
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from wstrace.recorder import views as views_module
-from wstrace.recorder.live import Live
+from wstrace.recorder.hooks import views as views_module
+from wstrace.recorder.hooks.views import Views
 from wstrace.recorder.settings import Settings
-from wstrace.recorder.views import Views
+from wstrace.recorder.state.process import Live
 from wstrace.trace.records import Record, Slot, View
 
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from wstrace.errors import WstraceError
-from wstrace.recorder import writer as writer_module
-from wstrace.recorder.session import make_trace_folder
-from wstrace.recorder.writer import TraceWriter
+from wstrace.recorder.record import make_trace_folder
+from wstrace.recorder.state import writer as writer_module
+from wstrace.recorder.state.writer import TraceWriter
 from wstrace.trace.reader import read_file
 from wstrace.trace.records import FORMAT, Header, Note
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.analysis.build import (
+from tests.unit.findings.build import (
     CONTINUATION,
     DECODE_SIZE,
     MOE,
@@ -20,13 +20,13 @@ from tests.unit.analysis.build import (
     process,
     session,
 )
-from wstrace.analysis.session import Session, analyse
 from wstrace.errors import WstraceError
 from wstrace.report.choose import format_of, reporter
 from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.report.verdict import verdict_lines
+from wstrace.runs.run import Session, analyse
 from wstrace.trace.reader import Run, Trace
 from wstrace.trace.records import Failure, PhaseChange, Slot
 

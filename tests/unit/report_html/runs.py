@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from wstrace.analysis.session import Session, analyse
+from wstrace.runs.run import Session, analyse
 from wstrace.trace.reader import ProcessTrace, Run, Trace
 from wstrace.trace.records import (
     Ask,

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from tests.unit.report_html import runs
-from wstrace.analysis.session import Session
 from wstrace.bounds.bound import Bound
 from wstrace.report.assets import read_bytes
 from wstrace.report.html import render
 from wstrace.report.html.page import PLOTLY
 from wstrace.reserve import config as reserve_config
+from wstrace.runs.run import Session
 from wstrace.trace.reader import Run
 from wstrace.trace.records import Ask, Note, Site
 

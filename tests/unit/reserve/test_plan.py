@@ -9,11 +9,11 @@ import pytest
 
 from tests.unit.reserve.examples import LIMITS
 from wstrace.bounds.bound import Bound, bound_site
-from wstrace.bounds.known import require
 from wstrace.errors import WstraceError
-from wstrace.formula.expression import parse
+from wstrace.expr.expression import parse
+from wstrace.known_sites.known import require
+from wstrace.planning.plan import Engine, SiteBound, Wishes, p99, plan
 from wstrace.reserve.config import dumps, evaluate, load
-from wstrace.reserve.plan import Engine, SiteBound, Wishes, p99, plan
 from wstrace.trace.records import Ask, Limit, Memory, Slot
 
 LENGTH = Bound(

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from wstrace.analysis.session import load_session
 from wstrace.cli.reading import read_sessions
 from wstrace.errors import WstraceError
+from wstrace.runs.run import load_session
 from wstrace.trace.reader import load
 from wstrace.trace.records import FORMAT, Header
 from wstrace.trace.run_file import Run, read_run

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 
-from wstrace.triage.diagnose import Diagnosis, diagnose
-from wstrace.triage.numbers import Given
-from wstrace.triage.parser import parse
+from wstrace.triage.diagnose.diagnose import Diagnosis, diagnose
+from wstrace.triage.diagnose.numbers import Given
+from wstrace.triage.extract.parser import parse
 
 SITE_PACKAGES = "/usr/local/lib/python3.12/dist-packages"
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.triage.generator import FORMATS, Failure, log_lines, read
-from wstrace.triage.diagnose import Diagnosis
-from wstrace.triage.finding import Finding
-from wstrace.triage.numbers import Given
+from wstrace.triage.diagnose.diagnose import Diagnosis
+from wstrace.triage.diagnose.finding import Finding
+from wstrace.triage.diagnose.numbers import Given
 
 ROOT = Path(__file__).parents[3]
 TABLE = tomllib.loads((ROOT / "tests/data/triage/expected.toml").read_text("utf-8"))["case"]

@@ -9,8 +9,8 @@ from tests.unit.triage.test_steps import DUMP
 from wstrace.errors import WstraceError
 from wstrace.triage import reserve as from_log
 from wstrace.triage import text as texts
-from wstrace.triage.finding import Finding, Worst
-from wstrace.triage.numbers import Given
+from wstrace.triage.diagnose.finding import Finding, Worst
+from wstrace.triage.diagnose.numbers import Given
 from wstrace.triage.report import combine
 
 NUMBERS = {"num_kv_heads": 8, "head_size": 128, "max_model_len": 32_000, "block_size": 16}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.triage.generator import Failure, log_lines, read
 from wstrace.triage import markdown, text
-from wstrace.triage.numbers import Given
+from wstrace.triage.diagnose.numbers import Given
 from wstrace.triage.redaction import redact
 from wstrace.triage.report import Report, combine
 

@@ -11,9 +11,11 @@ import pytest
 
 from tests.unit.triage.generator import Failure, expected, facts, log_lines, read
 from wstrace.errors import WstraceError
-from wstrace.triage import collect, reading, report
-from wstrace.triage.numbers import Given
-from wstrace.triage.prefilter import Prefilter
+from wstrace.triage import report
+from wstrace.triage.diagnose.numbers import Given
+from wstrace.triage.extract import collect
+from wstrace.triage.ingest import reading
+from wstrace.triage.ingest.prefilter import Prefilter
 
 LOG = "\n".join(log_lines(Failure().traceback(), "Worker_TP1 pid=5")).encode()
 

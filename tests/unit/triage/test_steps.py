@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.triage.generator import Failure, log_lines, read, wrapped
-from wstrace.triage.numbers import Given
+from wstrace.triage.diagnose.numbers import Given
 
 DUMP = (
     "Dumping scheduler output for model execution: SchedulerOutput(scheduled_new_reqs="

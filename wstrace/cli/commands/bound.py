@@ -12,7 +12,7 @@ import typer
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
-    from wstrace.bounds.known import KnownSite, WorstCase
+    from wstrace.known_sites.known import KnownSite, WorstCase
 
 Format = Literal["text", "json"]
 
@@ -49,7 +49,7 @@ def command(
     if site is None and model_config is None:
         _refuse_unused(values, expression)
     if model_config is not None:
-        from wstrace.bounds.model_config import read_model_config
+        from wstrace.vllm.model_config import read_model_config
 
         values = read_model_config(model_config, values) | values
     worst = _site_bound(site, values) if site else _bare_bound(expression, values)
@@ -66,7 +66,7 @@ def command(
 
 def _target(what: str, vllm: str | None) -> tuple[KnownSite | None, str]:
     """The known site that `what` names, or None and the expression that it is."""
-    from wstrace.bounds.known import find, match, release_of, require
+    from wstrace.known_sites.known import find, match, release_of, require
 
     if vllm is not None and release_of(vllm) is None:
         raise WstraceError(
@@ -98,7 +98,7 @@ def _values(settings: list[str], site: KnownSite | None) -> dict[str, int]:
 
 def _refuse_unused(values: dict[str, int], expression: str) -> None:
     """A misspelt name is no number of the expression."""
-    from wstrace.formula.expression import parse
+    from wstrace.expr.expression import parse
 
     unused = sorted(values.keys() - parse(expression).names)
     if unused:
@@ -118,14 +118,14 @@ def _refuse_unknown(values: dict[str, int], site: KnownSite) -> None:
 
 
 def _site_bound(site: KnownSite, values: dict[str, int]) -> WorstCase:
-    from wstrace.bounds.known import evaluate
+    from wstrace.known_sites.known import evaluate
 
     return evaluate(site, values)
 
 
 def _bare_bound(text: str, values: dict[str, int]) -> WorstCase:
-    from wstrace.bounds.known import WorstCase
-    from wstrace.formula.expression import parse
+    from wstrace.expr.expression import parse
+    from wstrace.known_sites.known import WorstCase
 
     expression = parse(text)
     needs = tuple(sorted(expression.names - values.keys()))
@@ -186,7 +186,7 @@ def _size(worst: WorstCase) -> str:
 
 
 def _alternatives(site: KnownSite) -> list[KnownSite]:
-    from wstrace.bounds.known import known_sites
+    from wstrace.known_sites.known import known_sites
 
     return [
         other

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from wstrace.gate.exercise import Outcome
+    from wstrace.exercise.send import Outcome
 
 URL = Annotated[str, typer.Option("--url", help="The server, such as http://127.0.0.1:8000.")]
 MODEL = Annotated[
@@ -32,9 +32,9 @@ def command(
     Exit 0 when all were answered, 1 when the server died, failed or refused one, 2 when
     nothing answers at the URL. A key comes from the variable VLLM_API_KEY.
     """
-    from wstrace.gate.client import Client
-    from wstrace.gate.corners import plan
-    from wstrace.gate.exercise import FIRST_ANSWER_SECONDS, exercise
+    from wstrace.exercise.client import Client
+    from wstrace.exercise.corners import plan
+    from wstrace.exercise.send import FIRST_ANSWER_SECONDS, exercise
 
     client = Client(url)
     client.wait(wait)

@@ -11,7 +11,7 @@ import typer
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
-    from wstrace.analysis.session import Session
+    from wstrace.runs.run import Session
 
 TRACE = Annotated[Path, typer.Argument(help="Trace folder or file.")]
 FORMAT = Annotated[
@@ -57,21 +57,21 @@ def command(
 
 def _text(fmt: str, torch_trace: Path | None) -> Callable[[Session], str]:
     if fmt == "prometheus":
-        from wstrace.report.prometheus import render_prometheus
+        from wstrace.report.export.prometheus import render_prometheus
 
         return render_prometheus
     if fmt == "csv":
-        from wstrace.report.table_export import render_csv
+        from wstrace.report.export.table_export import render_csv
 
         return render_csv
-    from wstrace.report.perfetto import render_perfetto, torch_base
+    from wstrace.report.export.perfetto import render_perfetto, torch_base
 
     base = torch_base(torch_trace) if torch_trace is not None else None
     return lambda session: render_perfetto(session, base)
 
 
 def _write_bytes(session: Session, output: Path | None) -> None:
-    from wstrace.report.table_export import render_parquet
+    from wstrace.report.export.table_export import render_parquet
 
     if output is None:
         raise WstraceError("Parquet is not text.", "Give a file: -o requests.parquet.")

@@ -13,7 +13,7 @@ from wstrace.errors import WstraceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wstrace.gate.config import Config
+    from wstrace.gate.gate_config import Config
     from wstrace.gate.judge import Judgement, Policy
 
 TRACES = Annotated[
@@ -93,10 +93,10 @@ def command(
 
     1 wins over 3. Example: wstrace gate ./wstrace-* --format github --format junit:junit.xml
     """
-    from wstrace.gate.config import find_config, read_config
+    from wstrace.gate.gate_config import find_config, read_config
     from wstrace.gate.judge import judge
     from wstrace.gate.runs import load_runs
-    from wstrace.report.gate_formats import pair
+    from wstrace.report.ci.gate_formats import pair
 
     today = datetime.now(UTC).date()
     until = _until(expires, today)
@@ -130,11 +130,11 @@ def _policy(
     min_exercise: str | None,
 ) -> Policy:
     """The command line's choices, else those of [tool.wstrace]."""
-    from wstrace.gate.amounts import parse_amount
+    from wstrace.amounts import parse_amount
     from wstrace.gate.baseline import read_baseline
     from wstrace.gate.judge import Policy
-    from wstrace.gate.reach import parse_minimum
     from wstrace.gate.selection import parse_selection
+    from wstrace.runs.exercised import parse_minimum
 
     least = _first("--min-exercise", min_exercise, settings.min_exercise)
     chosen = ",".join(fail_on) if fail_on else None
@@ -202,9 +202,9 @@ def _accept(
 def _report(judgement: Judgement, targets: list[tuple[str, Path | None]]) -> None:
     """Write every format; the verdict goes to stderr when no format of lines is on stdout."""
     from wstrace.files import write_output
-    from wstrace.report.gate_formats import LINES, reporter
-    from wstrace.report.gate_lines import headline
-    from wstrace.report.github import append_summary
+    from wstrace.report.ci.gate_formats import LINES, reporter
+    from wstrace.report.ci.gate_lines import headline
+    from wstrace.report.ci.github import append_summary
 
     for name, path in targets:
         write_output(reporter(name)(judgement), path)

@@ -45,8 +45,8 @@ def command(traces: TRACES, fmt: FORMAT = None, output: OUT = None, run: RUN = N
 def _on_terminal(session: object) -> None:
     from rich.console import Console
 
-    from wstrace.analysis.session import Session
     from wstrace.report.text import render
+    from wstrace.runs.run import Session
 
     assert isinstance(session, Session)
     render(session, Console(file=sys.stdout, highlight=False, soft_wrap=False))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from wstrace.reserve.plan import ReservePlan
+    from wstrace.planning.plan import ReservePlan
 
 TRACE = Annotated[Path, typer.Argument(help="Folder of `wstrace run`, or one trace file.")]
 OUTPUT = Annotated[Path | None, typer.Option("-o", "--output", help="File; else stdout.")]
@@ -59,9 +59,9 @@ def command(
     from wstrace.cli.reading import read_sessions
     from wstrace.cli.settings import integers, pairs
     from wstrace.files import write_output
+    from wstrace.planning.from_run import plan_session
+    from wstrace.planning.plan import Wishes
     from wstrace.reserve.config import dumps
-    from wstrace.reserve.from_session import plan_session
-    from wstrace.reserve.plan import Wishes
     from wstrace.units import parse_bytes
 
     wishes = Wishes(

@@ -17,7 +17,7 @@ import wstrace
 from wstrace.cli.launch import run_child
 from wstrace.cli.usage import refuse_unknown_option
 from wstrace.errors import WstraceError
-from wstrace.recorder.session import environment, make_trace_folder, new_run_id
+from wstrace.recorder.record import environment, make_trace_folder, new_run_id
 from wstrace.reserve import config as reserve_config
 from wstrace.trace.reader import RUN_FILE, Run, read_run
 from wstrace.trace.redact import redact_argv
@@ -220,8 +220,8 @@ def _conclude(folder: Path, run: str, quiet: bool, report: Path | None) -> None:
     if quiet and report is None:
         return
     try:
-        from wstrace.analysis.session import load_session
         from wstrace.report.verdict import verdict_lines
+        from wstrace.runs.run import load_session
 
         session = load_session(folder, run)
         if not quiet:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from wstrace.bounds.known import KnownSite, Variant
+    from wstrace.known_sites.known import KnownSite, Variant
 
 Format = Literal["text", "json"]
 
@@ -17,7 +17,7 @@ def command(
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = "text",
 ) -> None:
     """The call sites whose worst case is known: where they are and what moves them."""
-    from wstrace.bounds.known import known_sites
+    from wstrace.known_sites.known import known_sites
 
     if output == "json":
         sites = [_as_json(site) for site in known_sites()]

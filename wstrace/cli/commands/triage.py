@@ -55,7 +55,7 @@ def command(
     """
     from wstrace.files import write_output
     from wstrace.triage import report as reports
-    from wstrace.triage.numbers import Given, parse_set
+    from wstrace.triage.diagnose.numbers import Given, parse_set
 
     given = Given(parse_set(numbers or ()), model_config)
     _check_files(model_config, output, reserve)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wstrace.analysis.session import Session
 from wstrace.report.html.pair import render_pair
 from wstrace.report.html.single import render_single
+from wstrace.runs.run import Session
 
 
 def render(sessions: Sequence[Session]) -> str:

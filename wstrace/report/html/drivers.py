@@ -8,16 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from wstrace.analysis.rank import AFTER_LOCK
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.quantities import rows
 from wstrace.errors import WstraceError
-from wstrace.formula import expression
-from wstrace.formula.roles import ROLES
+from wstrace.expr import expression
 from wstrace.report.html.names import clean
 from wstrace.report.html.sites import SiteRow
-from wstrace.reserve.live import numeric
+from wstrace.reserve.evaluate import numeric
+from wstrace.runs.worker import AFTER_LOCK
 from wstrace.trace.records import Ask, Limit
+from wstrace.vllm.roles import ROLES
 
 MOST_CHARTS: Final = 6
 MOST_POINTS: Final = 400

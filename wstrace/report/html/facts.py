@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wstrace.analysis.rank import RankView
-from wstrace.analysis.session import Session
 from wstrace.report.html.names import clean, clean_argv
+from wstrace.runs.run import Session
+from wstrace.runs.worker import RankView
 
 Pair = tuple[str, str]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from wstrace.analysis.compare import SiteChange
 from wstrace.report.html.drivers import Dot, DriverChart
 from wstrace.report.html.memory import MemoryView
 from wstrace.report.html.names import clean, figure_text
@@ -25,6 +24,7 @@ from wstrace.report.html.plotting import (
     vertical,
 )
 from wstrace.report.html.sites import MOST_BARS, SiteRow
+from wstrace.runs.compare import SiteChange
 from wstrace.units import human
 
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wstrace.analysis.finding import Finding
-from wstrace.analysis.rank import RankView
-from wstrace.analysis.session import Session
-from wstrace.bounds import known
+from wstrace.findings.finding import Finding
+from wstrace.known_sites import known
 from wstrace.report.finding_text import slot_text, step_text
 from wstrace.report.html.names import clean, rank_names
 from wstrace.report.html.sites import SiteRow
+from wstrace.runs.run import Session
+from wstrace.runs.worker import RankView
 from wstrace.trace.records import Slot
 from wstrace.units import exact, human
 

@@ -6,10 +6,10 @@ import base64
 import shlex
 from dataclasses import dataclass
 
-from wstrace.analysis.session import Session
 from wstrace.report.html.names import clean, clean_argv
 from wstrace.reserve.schema import ReserveConfig
 from wstrace.reserve.writer import dumps
+from wstrace.runs.run import Session
 from wstrace.trace.redact import redact_text
 from wstrace.units import exact
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wstrace.analysis.accounting import accounting, window_of
-from wstrace.analysis.memory import kv_tokens
-from wstrace.analysis.rank import RankView
+from wstrace.findings.kv_sizing import kv_tokens
 from wstrace.report.html.names import rank_label
 from wstrace.reserve.schema import ReserveConfig
+from wstrace.runs.accounting import accounting, window_of
+from wstrace.runs.worker import RankView
 from wstrace.trace.records import Slot
 
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wstrace.analysis.compare import SiteChange, compare
-from wstrace.analysis.session import Session, SiteSummary
 from wstrace.report.finding_text import slot_text
 from wstrace.report.html import figures
 from wstrace.report.html.facts import RunFacts, run_facts
@@ -18,6 +16,8 @@ from wstrace.report.html.sites import MOST_BARS
 from wstrace.report.html.timeline import Timeline, timelines
 from wstrace.report.html.timeline_figure import timeline
 from wstrace.report.html.verdict_view import verdict_view
+from wstrace.runs.compare import SiteChange, compare
+from wstrace.runs.run import Session, SiteSummary
 
 MOST_ROWS: Final = 1000
 MOST_TIMELINES: Final = 4

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from wstrace.analysis.session import Session
 from wstrace.errors import WstraceError
-from wstrace.reserve.from_session import plan_session
-from wstrace.reserve.plan import Wishes
+from wstrace.planning.from_run import plan_session
+from wstrace.planning.plan import Wishes
 from wstrace.reserve.schema import ReserveConfig
+from wstrace.runs.run import Session
 
 
 def planned(session: Session) -> tuple[ReserveConfig | None, tuple[str, ...]]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from wstrace.analysis.coverage import missing_ranks
-from wstrace.analysis.rank import RankView
-from wstrace.analysis.session import Session
+from wstrace.findings.coverage import missing_ranks
 from wstrace.report.finding_text import slot_text
 from wstrace.report.html.names import rank_label, rank_names
+from wstrace.runs.run import Session
+from wstrace.runs.worker import RankView
 from wstrace.trace.records import Ranks
 from wstrace.units import human
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wstrace.analysis.session import Session
 from wstrace.report.html import figures
 from wstrace.report.html.drivers import DriverChart, driver_charts
 from wstrace.report.html.facts import run_facts
@@ -19,6 +18,7 @@ from wstrace.report.html.sites import MOST_BARS, SiteRow, origins, site_rows
 from wstrace.report.html.timeline import Timeline, timelines
 from wstrace.report.html.timeline_figure import timeline
 from wstrace.report.html.verdict_view import verdict_view
+from wstrace.runs.run import Session
 
 
 def render_single(session: Session) -> str:

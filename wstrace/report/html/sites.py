@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from wstrace.analysis.finding import Finding
-from wstrace.analysis.session import Session, SiteSummary
+from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import slot_text, step_text
 from wstrace.report.html.names import clean, rank_label
+from wstrace.runs.run import Session, SiteSummary
 from wstrace.trace.records import Ask, Leaf, Slot, Spec
 from wstrace.units import human
 

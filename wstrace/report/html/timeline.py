@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, Literal
 
-from wstrace.analysis.rank import AFTER_LOCK, RankView
-from wstrace.analysis.session import Session
 from wstrace.report.finding_text import step_text
 from wstrace.report.html.names import figure_text, rank_label
+from wstrace.runs.run import Session
+from wstrace.runs.worker import AFTER_LOCK, RankView
 from wstrace.trace.records import (
     Ask,
     Capture,

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from wstrace.analysis.finding import Finding
-from wstrace.analysis.session import Session, Verdict
+from wstrace.findings.finding import Finding
 from wstrace.report.html.names import clean
 from wstrace.report.verdict import sentence
+from wstrace.runs.run import Session, Verdict
 from wstrace.units import human
 
 _LABELS: Final[dict[Verdict, str]] = {

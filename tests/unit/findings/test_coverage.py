@@ -1,0 +1,129 @@
+"""Clean and "nothing was recorded" never look alike: WS401 to WS403 and the reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.findings.build import MOE, ask, grown, locked, process, session
+from wstrace.runs.run import analyse
+from wstrace.trace.reader import Trace
+from wstrace.trace.records import (
+    Counts,
+    Hook,
+    PhaseChange,
+    Ranks,
+    Record,
+    Request,
+    ReserveEvent,
+    Step,
+    Truncated,
+)
+
+SIZE = 1 << 20
+CLEAN: list[Record] = [grown(SIZE, "profile"), ask(MOE, SIZE, "profile", 0), *locked(SIZE)]
+
+
+def test_a_clean_run_is_clean() -> None:
+    assert session(process(*CLEAN)).verdict() == "clean"
+
+
+def test_an_empty_folder_is_inconclusive() -> None:
+    empty = analyse(Trace(Path("x"), "", []))
+    assert empty.verdict() == "inconclusive"
+    assert "never attached" in empty.inconclusive[0]
+
+
+def test_a_trace_that_ends_before_the_lock_is_ws401() -> None:
+    run = session(process(grown(SIZE, "profile"), PhaseChange(phase="profile")))
+    assert [f.code for f in run.findings if f.severity == "inconclusive"] == ["WS401"]
+    assert run.verdict() == "inconclusive"
+
+
+def test_serving_with_no_lock_is_ws202_and_inconclusive_unless_allowed() -> None:
+    unlocked = process(PhaseChange(phase="serving"), limits={"enforce_eager": True})
+    run = session(unlocked)
+    assert [f.code for f in run.findings] == ["WS202"]
+    assert "eager mode" in run.findings[0].detail
+    assert run.verdict() == "inconclusive"
+    assert session(unlocked, allow_unlocked=True).verdict() == "clean"
+
+
+def test_a_missing_rank_is_named() -> None:
+    run = session(process(*CLEAN, world=Ranks(dp=1, tp=2, pp=1)))
+    (finding,) = [f for f in run.findings if f.code == "WS402"]
+    assert [(r.dp, r.pp, r.tp) for r in finding.ranks] == [(0, 0, 1)]
+    assert run.verdict() == "inconclusive"
+
+
+def test_an_escape_beside_a_missing_rank_is_findings() -> None:
+    escape = ask(MOE, SIZE + 1, "serving", SIZE)
+    run = session(process(*CLEAN, escape, world=Ranks(dp=1, tp=2, pp=1)))
+    assert run.verdict() == "findings"
+    assert run.inconclusive
+
+
+def test_a_hook_that_stood_down_is_ws402() -> None:
+    hook = Hook(
+        name="WorkspaceManager._ensure_workspace_size", set=False, why="signature is ()"
+    )
+    run = session(process(*CLEAN, hook))
+    assert "signature is ()" in run.inconclusive[0]
+
+
+def test_a_capture_hook_matters_only_where_graphs_are_captured() -> None:
+    hook = Hook(name="CUDAGraph.capture_begin", set=False, why="no CUDA")
+    assert session(process(*CLEAN, hook)).verdict() == "inconclusive"
+    assert (
+        session(process(*CLEAN, hook, limits={"cudagraph_mode": "NONE"})).verdict() == "clean"
+    )
+
+
+def test_a_refused_reserve_is_inconclusive() -> None:
+    refused = ReserveEvent(event="refused", why="another model")
+    assert session(process(*CLEAN, refused)).inconclusive == [
+        "a reserve was refused: another model"
+    ]
+
+
+def test_truncation_is_a_note_only() -> None:
+    run = session(process(*CLEAN, Truncated(what="keys", limit=20000)))
+    assert [f.code for f in run.findings] == ["WS403"]
+    assert run.verdict() == "clean"
+
+
+def test_a_server_that_was_asked_nothing_is_inconclusive() -> None:
+    run = session(process(*CLEAN, Counts(step=3, steps_real=0)))
+    assert run.inconclusive == ["no request was served after warm-up"]
+    assert session(process(*CLEAN, Counts(step=3, steps_real=1))).verdict() == "clean"
+
+
+def test_counters_lost_to_a_kill_are_made_up_from_the_recorded_requests() -> None:
+    """Servers on the H100 were ended with SIGKILL a moment after the last prompt."""
+    steps = [
+        Step(index=n, total_tokens=256, num_reqs=1, requests=[Request(256, 256 * n)])
+        for n in (1, 2, 3)
+    ]
+    asks = [ask(MOE, 256 * s.index, "serving", SIZE, step=s) for s in steps]
+    (view,) = session(process(*CLEAN, Counts(step=3, steps_real=1), *asks)).ranks
+    assert view.counts is not None
+    assert (view.counts.steps_real, view.counts.max_computed) == (3, 768)
+    assert (view.counts.max_continued, view.counts.max_tokens) == (768, 256)
+
+
+@pytest.mark.parametrize(
+    ("versions", "told"),
+    [
+        (["0.13.0", "0.13.0"], []),
+        (["0.33.2"], []),
+        (["0.1.dev7+gabc"], []),
+        (["0.34.0"], ["vLLM 0.34.0 is not among the releases"]),
+        (["0.12.0"], ["vLLM 0.12.0 is not among the releases"]),
+        (["0.32.0", "0.31.0"], ["the workers ran different vLLM versions: 0.31.0, 0.32.0"]),
+    ],
+)
+def test_versions_that_call_for_care_are_noted(versions: list[str], told: list[str]) -> None:
+    run = session(*(process(*CLEAN, vllm=version) for version in versions))
+    assert [note[: len(start)] for note, start in zip(run.notes, told, strict=True)] == told
+    assert run.verdict() == "clean"

@@ -1,1 +1,0 @@
-"""Pure functions from a trace to findings: the diff, accounting, hazards."""

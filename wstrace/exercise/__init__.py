@@ -1,0 +1,1 @@
+"""Requests that reach the corners of the scheduler, sent to a running server."""

@@ -1,0 +1,1 @@
+"""The integer expression language of formulas: trees, parser, intervals, maximum."""

@@ -1,0 +1,1 @@
+"""From a run to findings: escapes, KV sizing, hazards, coverage."""

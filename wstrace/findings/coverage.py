@@ -1,0 +1,153 @@
+"""Whether a trace can be trusted to show a clean run: WS401 to WS403, and the reasons.
+
+"Clean" and "the recorder never attached" must never look alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+
+from wstrace.findings.finding import Finding
+from wstrace.findings.kv_sizing import why_unlocked
+from wstrace.known_sites.known_site import release_of
+from wstrace.runs.worker import RankView
+from wstrace.trace.reader import Trace
+from wstrace.trace.records import Hook, Ranks
+from wstrace.versions import CHECKED_FROM, CHECKED_WITH
+
+ON_GRAPHS = "CUDAGraph."
+
+
+def find(view: RankView) -> list[Finding]:
+    """WS401, WS402 (hooks) and WS403 of one worker."""
+    return [*_before_lock(view), *_stood_down(view), *_truncated(view)]
+
+
+def _before_lock(view: RankView) -> list[Finding]:
+    if view.locks or view.served:
+        return []
+    last = view.phases[-1].phase if view.phases else "init"
+    return [
+        Finding(
+            code="WS401",
+            severity="inconclusive",
+            detail=f"the trace of this worker ends in phase {last}, before the lock",
+            advice="Let the server start and answer a request, then look again.",
+            ranks=(view.ranks,),
+        )
+    ]
+
+
+def _stood_down(view: RankView) -> list[Finding]:
+    lost = [h for h in view.hooks.values() if not h.set and _counts(view, h.name)]
+    return [
+        Finding(
+            code="WS402",
+            severity="inconclusive",
+            detail=lost_hook(hook),
+            advice="Run `wstrace doctor` in this environment, and report the vLLM version.",
+            ranks=(view.ranks,),
+        )
+        for hook in lost
+    ]
+
+
+def lost_hook(hook: Hook) -> str:
+    """What reports and the gate say of a hook that stood down."""
+    return f"the hook {hook.name} stood down: {hook.why}"
+
+
+def _counts(view: RankView, name: str) -> bool:
+    """Every hook counts; those on CUDA graphs only where the config has graphs."""
+    if name.startswith(ON_GRAPHS):
+        return view.limits.get("cudagraph_mode") not in (None, "NONE")
+    return True
+
+
+def _truncated(view: RankView) -> list[Finding]:
+    return [
+        Finding(
+            code="WS403",
+            severity="note",
+            detail=f"more than {t.limit:,} {t.what}: later ones are kept as maxima a site only",
+            advice="Nothing is wrong: maxima and counts are complete.",
+            ranks=(view.ranks,),
+        )
+        for t in view.truncated
+    ]
+
+
+def find_missing(ranks: list[RankView]) -> list[Finding]:
+    """WS402: ranks that the config promises and that left no trace."""
+    missing = missing_ranks(ranks)
+    if not missing:
+        return []
+    return [
+        Finding(
+            code="WS402",
+            severity="inconclusive",
+            detail=f"{len(missing)} of {len(missing) + len(ranks)} ranks left no trace",
+            advice="Install wstrace on every node, and give the gate all trace folders.",
+            ranks=tuple(missing),
+        )
+    ]
+
+
+def missing_ranks(ranks: list[RankView]) -> list[Ranks]:
+    """Expected (dp, pp, tp) places without a worker record, from the group sizes."""
+    if not ranks:
+        return []
+    world = ranks[0].worker.world
+    places = product(range(world.dp or 1), range(world.pp or 1), range(world.tp or 1))
+    seen = {(v.ranks.dp or 0, v.ranks.pp or 0, v.ranks.tp or 0) for v in ranks}
+    return [Ranks(dp=dp, pp=pp, tp=tp) for dp, pp, tp in places if (dp, pp, tp) not in seen]
+
+
+def version_notes(ranks: list[RankView]) -> list[str]:
+    """What the workers' vLLM versions mean for the report; empty for one that was checked."""
+    seen = sorted({v.header.vllm or "?" for v in ranks})
+    found = []
+    if len(seen) > 1:
+        found.append(f"the workers ran different vLLM versions: {', '.join(seen)}")
+    newest, oldest = release_of(CHECKED_WITH) or (), release_of(CHECKED_FROM) or ()
+    for version in seen:
+        release = release_of(version)
+        if release is not None and not oldest <= (*release[:2], 0) <= newest:
+            found.append(
+                f"vLLM {version} is not among the releases that wstrace was checked against "
+                f"({CHECKED_FROM} to {CHECKED_WITH}): read bounds and findings with care"
+            )
+    return found
+
+
+def reasons(
+    ranks: list[RankView], findings: Iterable[Finding], trace: Trace, allow_unlocked: bool
+) -> list[str]:
+    """Why the trace cannot show a clean run; empty when it can."""
+    if not trace.processes:
+        return ["the folder holds no trace: the recorder never attached"]
+    if not ranks:
+        why = "no worker left a trace: the recorder never attached to one"
+        return [why, *_lost_anywhere(trace)]
+    found = [f.detail for f in findings if f.severity == "inconclusive"]
+    unlocked = [] if allow_unlocked else [v for v in ranks if v.served and not v.locks]
+    if unlocked:
+        why = why_unlocked(unlocked[0])
+        found.append(f"no lock was seen: {why} (--allow-unlocked accepts that)")
+    if ranks and all(v.served and v.counts and not v.counts.steps_real for v in ranks):
+        found.append("no request was served after warm-up")
+    found += [
+        f"a reserve was refused: {event.why}"
+        for view in ranks
+        for event in view.reserves
+        if event.event == "refused"
+    ]
+    found += [f"{p.unknown} records of an unknown kind" for p in trace.processes if p.unknown]
+    return list(dict.fromkeys(found))
+
+
+def _lost_anywhere(trace: Trace) -> list[str]:
+    """Hooks that stood down in any process: without the door none of them is a worker."""
+    hooks = (r for p in trace.processes for r in p.records if isinstance(r, Hook))
+    return list(dict.fromkeys(lost_hook(hook) for hook in hooks if not hook.set))

@@ -1,0 +1,175 @@
+"""The warm-up/serving diff, per site and slot: WS101 to WS107.
+
+A request escapes when the manager is locked and it is larger than the arena was at the
+lock; under `--on-growth grow` it is one all the same. The diff is per site, not per arena:
+a site that asked for more than ever before, but found room that a larger neighbour had
+made, is a latent escape (WS103).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from wstrace.bounds.bound import Bound
+from wstrace.findings.finding import Finding, Severity
+from wstrace.runs.worker import RankView, SiteKey, SiteUse
+from wstrace.trace.records import Ask, Failure, Slot
+from wstrace.units import human
+
+BoundOf = Callable[[SiteKey], Bound]
+RESERVE = "Apply a reserve: wstrace reserve TRACE -o reserve.yaml."
+
+
+def find(view: RankView, bound_of: BoundOf) -> list[Finding]:
+    """WS101 to WS107 of one worker."""
+    found = list(_refusals(view))
+    for use in view.sites.values():
+        found += _site(view, use, bound_of)
+    return found
+
+
+def _site(view: RankView, use: SiteUse, bound_of: BoundOf) -> list[Finding]:
+    if not view.locks:
+        return []
+    bound = bound_of(use.key)
+    escaped = [ask for ask in use.after if ask.locked and ask.bytes > view.arena_when(ask)]
+    if not escaped:
+        return _not_escaped(view, use, bound)
+    worst = max(escaped, key=lambda a: a.bytes)
+    arena = view.arena_when(worst)
+    masked = _masked(view, use, escaped[0], arena, bound)
+    return [_escape(view, use, worst, arena, bound), *masked]
+
+
+def _not_escaped(view: RankView, use: SiteUse, bound: Bound) -> list[Finding]:
+    """WS103 or WS107: it has fitted so far."""
+    locked = [ask for ask in use.after if ask.locked]
+    worst = max(locked or use.asks, key=lambda a: a.bytes, default=None)
+    if worst is None or view.last_lock is None:
+        return []
+    arena = view.arena(use.slot)
+    if locked and worst.bytes > use.warmup_bytes:
+        return [_latent(view, use, worst, arena, bound)]
+    if bound.grade == "proved" and (bound.bytes or 0) > arena:
+        return [_predicted(view, use, worst, arena, bound)]
+    return []
+
+
+def _escape(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) -> Finding:
+    code = "WS102" if use.warmup else "WS101"
+    if not use.warmup and _never_warmed(view, use.slot):
+        code = "WS104"
+    before = human(use.warmup_bytes) if use.warmup else "nothing"
+    detail = (
+        f"asked {human(worst.bytes)} in a slot locked at {human(arena)}; "
+        f"before the lock it asked {before}"
+    )
+    return _finding(code, "error", view, use, worst, arena, bound, detail, RESERVE)
+
+
+def _never_warmed(view: RankView, slot: Slot) -> bool:
+    """No site asked in this slot before the lock, while another slot was warmed."""
+    warmed = {s for (_, s), use in view.sites.items() if use.warmup}
+    return slot not in warmed and bool(warmed)
+
+
+def _latent(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) -> Finding:
+    beyond = bound.bytes is not None and bound.bytes > arena
+    need = human(bound.bytes)
+    detail = (
+        f"asked {human(worst.bytes)} after the lock, {human(use.warmup_bytes)} before; "
+        f"it fitted because the slot is {human(arena)}; it can need {need} ({bound.grade})"
+    )
+    severity: Severity = "error" if beyond else "note"
+    advice = RESERVE if beyond else "Nothing: its bound fits the arena."
+    return _finding("WS103", severity, view, use, worst, arena, bound, detail, advice)
+
+
+def _masked(
+    view: RankView, use: SiteUse, first: Ask, arena: int, bound: Bound
+) -> list[Finding]:
+    """What a site asked before its first escape: it fitted, and so passed unseen."""
+    earlier = use.after[: use.after.index(first)]
+    before = [ask for ask in earlier if ask.locked and ask.bytes > use.warmup_bytes]
+    worst = max(before, key=lambda a: a.bytes, default=None)
+    if worst is None:
+        return []
+    detail = f"asked {human(worst.bytes)} before it escaped, which fitted and passed unseen"
+    advice = "It is the same site: the reserve for its escape covers it."
+    return [_finding("WS103", "note", view, use, worst, arena, bound, detail, advice)]
+
+
+def _predicted(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) -> Finding:
+    """Nothing has happened yet, but the source shows that it can."""
+    detail = (
+        f"asked {human(worst.bytes)} so far, but can need {human(bound.bytes)} in a slot "
+        f"locked at {human(arena)}"
+    )
+    return _finding("WS107", "warning", view, use, worst, arena, bound, detail, RESERVE)
+
+
+def _finding(
+    code: str,
+    severity: Severity,
+    view: RankView,
+    use: SiteUse,
+    worst: Ask,
+    arena: int,
+    bound: Bound,
+    detail: str,
+    advice: str,
+) -> Finding:
+    return Finding(
+        code=code,
+        severity=severity,
+        detail=detail,
+        advice=advice,
+        file=use.key.file,
+        function=use.key.function,
+        caller=use.caller,
+        slot=use.slot,
+        ranks=(view.ranks,),
+        layers=tuple(use.layers),
+        warmup_bytes=use.warmup_bytes if use.warmup else None,
+        serving_bytes=worst.bytes,
+        arena_bytes=arena,
+        bound=bound,
+        phase=worst.phase,
+        step=worst.step,
+        statements=tuple(worst.provenance.statements) if worst.provenance else (),
+    )
+
+
+def _refusals(view: RankView) -> Iterator[Finding]:
+    for failure in view.failures:
+        if failure.kind == "persistent":
+            yield _refusal(
+                view,
+                failure,
+                "WS105",
+                "A reserve does not cover it: make the resource in every slot during warm-up "
+                "(start with --on-growth grow to survive meanwhile).",
+            )
+        elif failure.kind == "layer":
+            yield _refusal(
+                view,
+                failure,
+                "WS106",
+                "A reserve does not cover it: lower --max-num-batched-tokens to what warm-up "
+                "ran, or warm the layer with the largest batch.",
+            )
+
+
+def _refusal(view: RankView, failure: Failure, code: str, advice: str) -> Finding:
+    return Finding(
+        code=code,
+        severity="error",
+        detail=f"{failure.key} was refused" if not failure.survived else f"{failure.key} grew",
+        advice=advice,
+        **view.where(failure.site),
+        slot=failure.slot,
+        ranks=(view.ranks,),
+        layers=(failure.layer,) if failure.layer else (),
+        phase=failure.phase,
+        step=failure.step,
+    )

@@ -1,0 +1,144 @@
+"""Hazards of moved memory: WS301 to WS304.
+
+Generations count a slot's arena replacements. A captured graph replays from the generation
+that it was captured with; once that is replaced its memory is somebody else's. Throwaway
+graphs, released graphs and graphs in which no request was made do not count. An arena is
+told by (manager, generation): a new manager starts its generations anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wstrace.findings.finding import Finding
+from wstrace.runs.worker import RankView
+from wstrace.trace.records import Ask, Capture, Counts, Growth, Manager, Record, Slot
+from wstrace.units import human
+
+Arena = tuple[int, int]
+
+
+def find(view: RankView) -> list[Finding]:
+    """WS301, WS302, WS303 and WS304 of one worker."""
+    return [*_stale(view), *_views(view), *_in_capture(view), *_streams(view)]
+
+
+def _stale(view: RankView) -> Iterator[Finding]:
+    """WS301: walk the records in order, holding what live graphs point at."""
+    held: dict[int, dict[Slot, Arena]] = {}
+    manager = 0
+    told: set[Slot] = set()
+    for record in view.process.records:
+        if isinstance(record, Counts):  # most of a long trace
+            continue
+        if isinstance(record, Manager):
+            manager = record.id
+        _follow(held, record, manager)
+        if isinstance(record, Growth) and record.slot not in told:
+            broken = _broken_by(held, record)
+            if broken and not (record.forced and record.kept_bytes):
+                told.add(record.slot)
+                yield _stale_finding(view, record, broken)
+
+
+def _follow(held: dict[int, dict[Slot, Arena]], record: Record, manager: int) -> None:
+    if not isinstance(record, Capture):
+        return
+    if record.event == "release":
+        held.pop(record.graph, None)
+    elif not record.throwaway and record.slots:
+        generations = [(manager, generation) for generation in record.generations]
+        held[record.graph] = dict(zip(record.slots, generations, strict=True))
+
+
+def _broken_by(held: dict[int, dict[Slot, Arena]], growth: Growth) -> list[int]:
+    """Graphs that were captured with an older arena of this slot."""
+    now = (growth.manager, growth.generation)
+    return [g for g, slots in held.items() if growth.slot in slots and slots[growth.slot] < now]
+
+
+def _stale_finding(view: RankView, growth: Growth, graphs: list[int]) -> Finding:
+    lock = "locked" if growth.locked else "not locked"
+    return Finding(
+        code="WS301",
+        severity="error",
+        detail=(
+            f"{len(graphs)} captured graphs hold the old {human(growth.before)} arena, which "
+            f"was replaced by one of {human(growth.after)} in {growth.phase} ({lock})"
+        ),
+        advice="Reserve the worst case before capture: wstrace reserve TRACE -o reserve.yaml.",
+        **view.where(growth.site),
+        slot=growth.slot,
+        ranks=(view.ranks,),
+        serving_bytes=growth.after,
+        arena_bytes=growth.before,
+        phase=growth.phase,
+        step=growth.step,
+    )
+
+
+def _views(view: RankView) -> Iterator[Finding]:
+    for stale in view.views:
+        what = (
+            "pins the old arena" if stale.why == "growth" else "is kept after the next request"
+        )
+        yield Finding(
+            code="WS302",
+            severity="warning",
+            detail=f"a view of {human(stale.bytes)} {what}",
+            advice="Take the view anew in every step; do not keep it on the layer.",
+            **view.where(stale.site),
+            slot=stale.slot,
+            ranks=(view.ranks,),
+            phase=stale.phase,
+        )
+
+
+def _in_capture(view: RankView) -> Iterator[Finding]:
+    """WS303; the graphs of the memory estimate are thrown away and never serve."""
+    for growth in view.growths:
+        if growth.capturing and growth.phase != "graph-estimate":
+            yield Finding(
+                code="WS303",
+                severity="error",
+                detail=f"grew to {human(growth.after)} while capturing: the arena lies in the "
+                "graph's private pool",
+                advice="Reserve the worst case before capture: wstrace reserve TRACE.",
+                **view.where(growth.site),
+                slot=growth.slot,
+                ranks=(view.ranks,),
+                arena_bytes=growth.after,
+                phase=growth.phase,
+                step=growth.step,
+            )
+
+
+def _streams(view: RankView) -> Iterator[Finding]:
+    """WS304: two streams asked in one slot within one real step.
+
+    Warm-up and capture switch streams in turn (a graph is captured on a stream of its own),
+    and a step index covers many of their runs.
+    """
+    seen: dict[tuple[Slot, int], Ask] = {}
+    told: set[Slot] = set()
+    for (key, slot), use in view.sites.items():
+        for ask in use.asks:
+            if ask.step is None or ask.step.kind != "real" or ask.capturing or slot in told:
+                continue
+            first = seen.setdefault((slot, ask.step.index), ask)
+            if first.stream != ask.stream:
+                told.add(slot)
+                yield Finding(
+                    code="WS304",
+                    severity="warning",
+                    detail=f"two streams asked in this slot in step {ask.step.index}",
+                    advice="Give the side stream a lane of its own, or order the two streams.",
+                    file=key.file,
+                    function=key.function,
+                    caller=use.caller,
+                    slot=slot,
+                    ranks=(view.ranks,),
+                    serving_bytes=ask.bytes,
+                    phase=ask.phase,
+                    step=ask.step,
+                )

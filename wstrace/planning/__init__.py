@@ -1,0 +1,1 @@
+"""From bounds to a reserve config: what to reserve, what it costs, what stays open."""

@@ -1,0 +1,111 @@
+"""An analysed run as the planner takes it: its sites over all ranks, and its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from wstrace.errors import WstraceError
+from wstrace.known_sites.known import known_sites
+from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, p99, plan
+from wstrace.reserve.schema import LIMIT_NAMES, NotCovered
+from wstrace.runs.accounting import window_of
+from wstrace.runs.run import Session, SiteSummary
+from wstrace.runs.worker import RankView
+from wstrace.trace.records import Memory, Slot
+
+_NOT_ARENA: Final = frozenset(("WS105", "WS106"))
+
+
+def plan_session(session: Session, wishes: Wishes) -> ReservePlan:
+    """The reserve that a run calls for. Numbers of `wishes.limits` that the trace lacks
+    complete the bounds; the others are what-ifs.
+
+    Raises WstraceError where the trace has no worker or no request, and as `plan` does.
+    """
+    if not session.ranks:
+        raise WstraceError(
+            "The trace has no worker, so there is nothing to reserve for.",
+            "Run `wstrace doctor`: the plugin may not load in vLLM's processes.",
+        )
+    given = _complete(session.ranks, wishes.limits or {})
+    sites = site_bounds(session.sites)
+    covered = not_covered(session)
+    if not sites and not covered:
+        raise WstraceError(
+            "The trace has no workspace request, so there is nothing to reserve.",
+            "Record a run that serves requests, long ones above all.",
+        )
+    return plan(sites, engine_of(session.ranks, given), wishes, covered)
+
+
+def _complete(ranks: Sequence[RankView], limits: Mapping[str, int]) -> dict[str, int]:
+    """Give the ranks the numbers that their config lacks, before any bound is made."""
+    recorded = set().union(*(view.limits.keys() for view in ranks))
+    known = LIMIT_NAMES.union(*(site.vocabulary for site in known_sites()))
+    given = {n: v for n, v in limits.items() if n not in recorded and n in known}
+    for view in ranks:
+        view.limits.update(given)
+    return given
+
+
+def site_bounds(summaries: Sequence[SiteSummary]) -> list[SiteBound]:
+    """One SiteBound a site: the largest bound and request over its slots and ranks."""
+    grouped: dict[str, list[SiteSummary]] = {}
+    for summary in summaries:
+        grouped.setdefault(str(summary.key), []).append(summary)
+    return [_site_bound(group) for group in grouped.values()]
+
+
+def _site_bound(group: Sequence[SiteSummary]) -> SiteBound:
+    worst = max(group, key=lambda s: s.bound.bytes or 0)
+    asks = [ask for summary in group for _, use in summary.uses for ask in use.asks]
+    return SiteBound(
+        file=worst.key.file,
+        function=worst.key.function,
+        bound=worst.bound,
+        asks_max=max(max(s.warmup_bytes, s.serving_bytes) for s in group),
+        p99=p99(asks),
+        slots=tuple(sorted({summary.slot for summary in group})),
+    )
+
+
+def engine_of(ranks: Sequence[RankView], given: Mapping[str, int]) -> Engine:
+    """The engine of these ranks; memory and counted bytes of the rank that has least."""
+    recorded = {name: value for name, value in ranks[0].limits.items() if name not in given}
+    slots = {slot for view in ranks for slot in view.slots()} or {Slot()}
+    return Engine(
+        limits={name: value for name, value in recorded.items() if value is not None},
+        given=given,
+        slots=tuple(sorted(slots)),
+        memory=_scarcest([view.memory for view in ranks]),
+        counted={slot: min(_counted(view, slot) for view in ranks) for slot in slots},
+        pinned=max(_pinned(view) for view in ranks),
+    )
+
+
+def _scarcest(memories: Sequence[Memory]) -> Memory | None:
+    known = [m for m in memories if m.available_kv_bytes is not None]
+    if known:
+        return min(known, key=lambda m: m.available_kv_bytes or 0)
+    return next((m for m in memories if m != Memory()), None)
+
+
+def _counted(view: RankView, slot: Slot) -> int:
+    """Arena bytes that profiling saw without a reserve: those of growths in its window."""
+    grown = [g for g in view.growths if g.slot == slot and not g.reserve]
+    return max((g.after for g in grown if window_of(view, g) == "counted"), default=0)
+
+
+def _pinned(view: RankView) -> int:
+    """Old arenas that views keep alive when a reserve replaces them."""
+    return sum(v.bytes for v in view.views if v.why == "growth" and v.phase != "serving")
+
+
+def not_covered(session: Session) -> list[NotCovered]:
+    """Failures that bytes in an arena do not cure."""
+    return [
+        NotCovered(site=f"{f.file}:{f.function}", why=f.detail, what_helps=f.advice)
+        for f in session.findings
+        if f.code in _NOT_ARENA
+    ]

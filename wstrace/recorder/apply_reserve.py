@@ -1,0 +1,192 @@
+"""Applying a reserve config: at the start of profile_run, in every slot, once a config.
+
+profile_run is the one place where every vLLM version counts the bytes in KV sizing. All
+ranks decide alike: from the config, and from the smallest free memory among them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from wstrace.errors import WstraceError
+from wstrace.recorder.state import arenas
+from wstrace.recorder.state.kv_memory import free_memory, window_now
+from wstrace.recorder.state.process import Live
+from wstrace.recorder.vllm_state.config_limits import read_limits
+from wstrace.trace.records import Growth, ReserveEvent
+
+if TYPE_CHECKING:
+    from wstrace.reserve.config import SlotBytes
+
+NO_ROOM = -1
+logger = logging.getLogger("vllm.wstrace")
+
+
+def apply_reserve(live: Live) -> None:
+    """Put the reserve into every slot of the current manager.
+
+    A no-op without a reserve config, without a manager, or when this manager already has the
+    reserve for the current limits. Raises WstraceError under policy `fail` when the config
+    does not fit this engine; under `skip` it writes a `reserve` record and serves on.
+    """
+    path = live.settings.reserve
+    if path is None or live.manager is None:
+        return
+    limits = read_limits(live.worker.vllm_config)
+    mark = (live.arenas.manager_id, sorted((k, str(v)) for k, v in limits.items()))
+    if mark == live.reserve_mark:
+        return
+    live.reserve_mark = mark
+    wanted, why = _wanted(live, path, limits)
+    room = _smallest_room(live, wanted if not why else [])
+    why = why or _too_much(live, wanted, room)
+    if why:
+        _refuse(live, path, why)
+        return
+    _fill(live, path, wanted)
+
+
+def _wanted(live: Live, path: str, limits: dict[str, Any]) -> tuple[list[SlotBytes], str]:
+    """(bytes by slot, why the config is not for this engine)."""
+    from wstrace.reserve.config import evaluate, load, mismatch, model_digest
+
+    try:
+        config = load(path)
+        wrong = mismatch(config, limits, model_digest(limits))
+        if wrong:
+            return [], wrong
+        slots, _ = live.arenas.sizes(live.manager)
+        return evaluate(config, limits, slots), ""
+    except WstraceError as error:
+        return [], error.message
+
+
+def _growth(live: Live, wanted: Sequence[SlotBytes]) -> int:
+    """Bytes that the reserve would add to this manager's arenas."""
+    slots, sizes = live.arenas.sizes(live.manager)
+    now = dict(zip(slots, sizes, strict=True))
+    return sum(max(0, s.bytes - now[s.slot]) for s in wanted if s.slot in now)
+
+
+def _too_much(live: Live, wanted: Sequence[SlotBytes], room: int | None) -> str:
+    total = sum(s.bytes for s in wanted)
+    cap = live.settings.max_reserve
+    if cap is not None and total > cap:
+        return f"the reserve is {total} bytes, --max-reserve allows {cap}"
+    if room is not None and _growth(live, wanted) > room:
+        return f"the reserve is {total} bytes, the emptiest rank has {room} bytes free"
+    return ""
+
+
+def _smallest_room(live: Live, wanted: Sequence[SlotBytes]) -> int | None:
+    """Free device bytes, the minimum over the ranks of this engine."""
+    free = free_memory(live.worker)
+    own = free[0] if free else None
+    try:
+        return _minimum_over_ranks(own)
+    except Exception as error:
+        live.complain("free memory over ranks", error)
+        return own
+
+
+def _minimum_over_ranks(own: int | None) -> int | None:
+    import torch
+
+    groups = sys.modules.get("vllm.distributed.parallel_state")
+    group = groups.get_world_group() if groups else None
+    if group is None or group.world_size == 1:
+        return own
+    value = torch.tensor([2**62 if own is None else own], dtype=torch.int64)
+    torch.distributed.all_reduce(
+        value, op=torch.distributed.ReduceOp.MIN, group=group.cpu_group
+    )
+    smallest = int(value.item())
+    return None if smallest == 2**62 else smallest
+
+
+def _refuse(live: Live, path: str, why: str) -> None:
+    policy = live.settings.reserve_policy
+    live.write(
+        ReserveEvent(
+            event="refused", phase=live.phases.current, why=why, path=_name(path), policy=policy
+        )
+    )
+    error = WstraceError(
+        f"wstrace: reserve config {_name(path)} does not fit this engine: {why}.",
+        "Make a new one with `wstrace reserve TRACE`, or start with --reserve-policy skip.",
+    )
+    logger.error("%s", error.message)
+    logger.error("%s", error.hint)
+    if policy == "fail":
+        raise error
+
+
+def _name(path: str) -> str:
+    return path.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def _fill(live: Live, path: str, wanted: Sequence[SlotBytes]) -> None:
+    manager = live.manager
+    by_slot = {s.slot: s.bytes for s in wanted}
+    slots, before = live.arenas.sizes(manager)
+    live.arenas.changes(manager)
+    for index, slot in enumerate(slots):
+        if by_slot.get(slot, 0) > before[index]:
+            with _acting_as(manager, index):
+                live.original_ensure(manager, by_slot[slot])
+            _write_growths(live, manager)
+    _, sizes = live.arenas.sizes(manager)
+    applied = sizes != before
+    live.write(
+        ReserveEvent(
+            event="applied" if applied else "satisfied",
+            slots=slots,
+            sizes=sizes,
+            phase=live.phases.current,
+            path=_name(path),
+            policy=live.settings.reserve_policy,
+        )
+    )
+    logger.info("wstrace: reserve %s: %s bytes by slot", _name(path), sizes)
+
+
+def _write_growths(live: Live, manager: Any) -> None:
+    for index, before, after in live.arenas.changes(manager):
+        live.write(
+            Growth(
+                slot=arenas.slot_at(manager, index),
+                before=before.bytes,
+                after=after.bytes,
+                phase=live.phases.current,
+                generation=live.arenas.generation(index),
+                address=after.address,
+                reserve=True,
+                window=window_now(live),
+                manager=live.arenas.manager_id,
+            )
+        )
+
+
+@contextmanager
+def _acting_as(manager: Any, index: int) -> Iterator[None]:
+    """Make this thread stand in slot `index`, as a ubatch thread under a lane would."""
+    module = sys.modules[type(manager).__module__]
+    slot = arenas.slot_at(manager, index)
+    ubatching = sys.modules["vllm.v1.worker.ubatching"]
+    lane = getattr(module, "_workspace_lane", None)
+    token = lane.set(slot.lane) if lane is not None else None
+    contexts, thread = ubatching._THREAD_ID_TO_CONTEXT, threading.get_ident()
+    if slot.ubatch:
+        contexts[thread] = slot.ubatch
+    try:
+        yield
+    finally:
+        if slot.ubatch:
+            contexts.pop(thread, None)
+        if lane is not None:
+            lane.reset(token)

@@ -1,0 +1,1 @@
+"""The wrappers that stand around vLLM's and PyTorch's methods."""

@@ -1,0 +1,154 @@
+"""Which arena generations captured CUDA graphs hold.
+
+Known from hooks on `torch.cuda.CUDAGraph.capture_begin` and `capture_end`, so the hot path
+pays nothing. The hot counters are forgotten when a capture begins: each request made while
+capturing is then novel and its generation is noted.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from wstrace.recorder.guard import guarded
+from wstrace.trace.records import Capture, Slot
+from wstrace.vllm import methods
+
+if TYPE_CHECKING:
+    from wstrace.recorder.state.process import Live
+
+
+@dataclass
+class CaptureState:
+    """Graphs of this process. A throwaway graph (graph-memory estimate) never serves."""
+
+    active: bool = False
+    graph: int = 0
+    reliable: bool = True
+    current: dict[Slot, int] = field(default_factory=dict)
+    held: dict[int, dict[Slot, int]] = field(default_factory=dict)
+
+    @property
+    def any_serving_graph(self) -> bool:
+        """True once a graph that may serve was captured and not released."""
+        return bool(self.held)
+
+    def requested(self, slot: Slot, generation: int) -> None:
+        """A request in `slot` at `generation`; counts only while capturing."""
+        if self.active:
+            self.current[slot] = generation
+
+    def holds(self, slot: Slot, generation: int) -> bool:
+        """Whether a live graph may replay from this generation.
+
+        Where the capture hooks could not be set every generation counts as held.
+        """
+        if not self.reliable:
+            return True
+        return any(slots.get(slot) == generation for slots in self.held.values())
+
+    def begin(self) -> int:
+        """A capture starts; returns the graph's number."""
+        self.graph += 1
+        self.active, self.current = True, {}
+        return self.graph
+
+    def end(self, throwaway: bool) -> Capture:
+        """The capture ended; the record says which generations it used."""
+        self.active = False
+        if not throwaway:
+            self.held[self.graph] = dict(self.current)
+        return Capture(
+            event="end",
+            graph=self.graph,
+            throwaway=throwaway,
+            slots=list(self.current),
+            generations=list(self.current.values()),
+        )
+
+    def release(self, graph: int) -> bool:
+        """A graph was reset or collected; True when it was one that could serve."""
+        return self.held.pop(graph, None) is not None
+
+
+def hook_captures(live: Live) -> None:
+    """Wrap CUDAGraph's methods; where that fails the hook stands down."""
+    import torch
+
+    graph_class = getattr(torch.cuda, "CUDAGraph", None)
+    if not isinstance(graph_class, type):
+        live.capture.reliable = False
+        live.hooks.stand_down("CUDAGraph.capture_begin", "torch.cuda.CUDAGraph is no class")
+        return
+    numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+    makers = {
+        "capture_begin": _begin(live, numbers),
+        "capture_end": _end(live),
+        "reset": _reset(live, numbers),
+    }
+    is_set = {k.name: live.hooks.wrap(graph_class, k, makers[k.name]) for k in methods.GRAPH}
+    live.capture.reliable = is_set["capture_begin"] and is_set["capture_end"]
+
+
+def began(live: Live) -> int:
+    """A capture starts: forget the hot counters so that its requests are seen."""
+    live.forget_hot()
+    return live.capture.begin()
+
+
+def ended(live: Live) -> None:
+    """A capture ended: write which generations it holds."""
+    throwaway = live.phases.current == "graph-estimate"
+    live.write(live.capture.end(throwaway))
+    live.forget_hot()
+
+
+def released(live: Live, graph: int) -> None:
+    """A graph is gone: its generations are free to move again."""
+    if live.capture.release(graph):
+        live.write(Capture(event="release", graph=graph))
+
+
+def _begin(live: Live, numbers: Any) -> Callable[..., Any]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+            guarded(live, "capture", _number, live, numbers, self)
+            return original(self, *args, **kwargs)
+
+        return capture_begin
+
+    return make
+
+
+def _number(live: Live, numbers: Any, graph: Any) -> None:
+    """Give the graph a number, and learn when it is collected."""
+    numbers[graph] = number = began(live)
+    weakref.finalize(graph, released, live, number).atexit = False
+
+
+def _end(live: Live) -> Callable[..., Any]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                guarded(live, "capture", ended, live)
+
+        return capture_end
+
+    return make
+
+
+def _reset(live: Live, numbers: Any) -> Callable[..., Any]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def reset(self: Any, *args: Any, **kwargs: Any) -> Any:
+            number = numbers.get(self)
+            if number is not None:
+                guarded(live, "capture", released, live, number)
+            return original(self, *args, **kwargs)
+
+        return reset
+
+    return make

@@ -1,0 +1,140 @@
+"""Hooks on vLLM's WorkspaceManager: made, locked, unlocked, dropped."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Literal
+
+from wstrace.recorder.guard import guarded
+from wstrace.recorder.hooks.growth import resizes_all_ubatches
+from wstrace.recorder.hooks.persistent import wrap_persistent
+from wstrace.recorder.hooks.requests import pose_as, wrap_ensure
+from wstrace.recorder.hooks.views import wrap_views
+from wstrace.recorder.state.arenas import num_slots
+from wstrace.recorder.state.process import Live
+from wstrace.trace.records import Lock, Manager
+from wstrace.vllm import methods
+
+Method = Callable[..., Any]
+Maker = Callable[[Method], Method]
+
+FIELDS = ("_current_workspaces", "_device", "_locked", "_num_ubatches")
+
+
+def hook_manager(live: Live, module: ModuleType) -> None:
+    """Wrap the methods of `WorkspaceManager` in vLLM's workspace module."""
+    manager = getattr(module, "WorkspaceManager", None)
+    if not isinstance(manager, type):
+        live.hooks.stand_down("WorkspaceManager", f"not in {module.__name__}")
+        return
+    if live.settings.check_views:
+        live.hooks.wrap(manager, methods.VIEWS, wrap_views(live))
+    live.original_ensure = getattr(manager, "_ensure_workspace_size", None)
+    live.resizes_all_ubatches = resizes_all_ubatches(live.original_ensure)
+    makers: dict[str, Maker] = {
+        "__init__": _init(live),
+        "_ensure_workspace_size": wrap_ensure(live),
+        "lock": _locking(live, "lock"),
+        "unlock": _locking(live, "unlock"),
+        "get_persistent_resource": wrap_persistent(live),
+    }
+    for known in methods.MANAGER:
+        live.hooks.wrap(manager, known, makers[known.name])
+    for known in methods.MODULE:
+        live.hooks.wrap(module, known, _reset(live))
+    existing = getattr(module, "_manager", None)
+    if existing is not None:
+        guarded(live, "existing manager", _adopt, live, existing)
+
+
+def _init(live: Live) -> Maker:
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(self, *args, **kwargs)
+            guarded(live, "manager init", _adopt, live, self)
+
+        return __init__
+
+    return make
+
+
+def _adopt(live: Live, manager: Any) -> None:
+    """A manager appeared: forget the old one's arenas."""
+    live.forget_hot()
+    missing = [name for name in FIELDS if not hasattr(manager, name)]
+    if missing:
+        why = f"the manager has no field {', '.join(missing)}"
+        live.hooks.stand_down("WorkspaceManager._ensure_workspace_size", why)
+        return
+    live.manager = manager
+    live.arenas.remade()
+    live.multi_slot = num_slots(manager) > 1
+    live.phases.remade()
+    live.write_for_worker(
+        Manager(
+            event="init",
+            id=live.arenas.manager_id,
+            num_ubatches=manager._num_ubatches,
+            num_lanes=getattr(manager, "_num_lanes", 1),
+            device=str(manager._device),
+        )
+    )
+
+
+def _reset(live: Live) -> Maker:
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def reset_workspace_manager() -> Any:
+            result = original()
+            guarded(live, "reset", _dropped, live)
+            return result
+
+        return reset_workspace_manager
+
+    return make
+
+
+def _dropped(live: Live) -> None:
+    """The manager is gone, and its arenas with it as far as nobody holds a view."""
+    if live.manager is None:
+        return
+    live.manager = None
+    live.reserve_mark = None
+    live.write_for_worker(Manager(event="reset", id=live.arenas.manager_id))
+
+
+def _locking(live: Live, event: Literal["lock", "unlock"]) -> Maker:
+    def make(original: Method) -> Method:
+        def method(self: Any) -> Any:
+            result = original(self)
+            guarded(live, event, _note_lock, live, self, event)
+            return result
+
+        method.__name__ = event
+        pose_as(method, f"WorkspaceManager.{event}")
+        return method
+
+    return make
+
+
+def _note_lock(live: Live, manager: Any, event: Literal["lock", "unlock"]) -> None:
+    slots, sizes = live.arenas.sizes(manager)
+    live.arenas.changes(manager)
+    live.write(
+        Lock(
+            event=event,
+            slots=slots,
+            sizes=sizes,
+            phase=live.phases.current,
+            step=live.steps.index,
+            manager=live.arenas.manager_id,
+        )
+    )
+    if event == "lock":
+        live.phases.locked()
+    else:
+        live.reserve_mark = None
+        live.phases.unlocked()

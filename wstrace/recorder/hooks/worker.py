@@ -1,0 +1,244 @@
+"""Hooks on vLLM's worker and model runner: phases, steps, KV sizing, and where to reserve."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+from wstrace.errors import WstraceError
+from wstrace.recorder.guard import guarded
+from wstrace.recorder.state.kv_memory import blocks_record, fixed_kv, kv_record, profiled
+from wstrace.recorder.state.process import COUNTS_EVERY_NS, Live
+from wstrace.recorder.state.steps import StepKind
+from wstrace.recorder.vllm_state.config_limits import read_limits, runner_limits
+from wstrace.trace.records import Limits, ReserveEvent
+
+Method = Callable[..., Any]
+Maker = Callable[[Method], Method]
+Around = Callable[[Live, Any, dict[str, Any]], AbstractContextManager[None]]
+
+
+def around(live: Live, context: Around) -> Maker:
+    """A wrapper that passes everything through, with `context(live, args, kwargs)` around."""
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with context(live, args, kwargs):
+                return original(self, *args, **kwargs)
+
+        return method
+
+    return make
+
+
+def after(live: Live, what: str, note: Callable[..., None]) -> Maker:
+    """A wrapper that calls `note(live, self, result, args, kwargs)` once vLLM returned."""
+
+    def make(original: Method) -> Method:
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            guarded(live, what, note, live, self, result, args, kwargs)
+            return result
+
+        return method
+
+    return make
+
+
+def _argument(name: str, args: Any, kwargs: dict[str, Any], default: Any = None) -> Any:
+    """The first argument of a call, by position or by name."""
+    return args[0] if args else kwargs.get(name, default)
+
+
+# -- phases ----------------------------------------------------------------------------------
+
+
+def _phase(name: str) -> Around:
+    """The method is a phase; a reserve is applied at its start where it is one that may."""
+
+    @contextmanager
+    def context(live: Live, args: Any, kwargs: Any) -> Iterator[None]:
+        with live.phases.inside(name):
+            if name == "profile_run":
+                guarded(live, "KV sizing", _refix, live)
+            if name in RESERVE_AT:
+                apply_reserve(live, name)
+            yield
+        if name == "profile_run":
+            profiled(live)
+
+    return context
+
+
+RESERVE_AT = ("profile_run", "compile_or_warm_up_model")
+
+
+def apply_reserve(live: Live, name: str) -> None:
+    """Apply the reserve; later places than profile_run do where the config has none yet.
+
+    Raises WstraceError under policy `fail`, as `wstrace.recorder.apply_reserve` says. That
+    module is imported here: most runs have no reserve, and start-up should not pay for one.
+    """
+    if live.settings.reserve is None:
+        return
+    guarded(live, "limits", refresh_limits, live)
+    if name != "profile_run" and live.reserve_mark is not None:
+        return
+    from wstrace.recorder import apply_reserve
+
+    try:
+        apply_reserve.apply_reserve(live)
+    except WstraceError:
+        raise
+    except Exception as error:
+        if live.settings.reserve_policy == "fail":
+            raise
+        live.complain("reserve", error)
+        live.write(ReserveEvent(event="refused", phase=live.phases.current, why=repr(error)))
+
+
+def refresh_limits(live: Live) -> None:
+    """Write the limits that vLLM changed since they were read."""
+    now = read_limits(live.worker.vllm_config)
+    with suppress(Exception):  # builders of a vLLM that is not known
+        now |= runner_limits(live.worker)
+    changed = {k: v for k, v in now.items() if live.limits.get(k) != v}
+    if changed:
+        live.limits = now
+        live.write(Limits(limits=changed))
+
+
+@contextmanager
+def _shutdown(live: Live, args: Any, kwargs: Any) -> Iterator[None]:
+    with live.phases.inside("shutdown"):
+        yield
+    guarded(live, "shutdown", live.flush_counts)
+
+
+def _asleep(live: Live, *call: Any) -> None:
+    live.phases.asleep(True)
+
+
+def _awake(live: Live, *call: Any) -> None:
+    live.phases.asleep(False)
+
+
+# -- steps -----------------------------------------------------------------------------------
+
+
+def _execute_model(live: Live) -> Maker:
+    """Every step passes here, so it is written out: no generator, few calls."""
+
+    def make(original: Method) -> Method:
+        steps, in_warmup, now = live.steps, live.phases.in_warmup, time.monotonic_ns
+
+        @functools.wraps(original)
+        def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                output = args[0] if args else kwargs.get("scheduler_output")
+                steps.begin(output, in_warmup())
+            except Exception as error:
+                live.complain("step", error)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                steps.output, steps.paused, steps.running = None, steps.output, False
+                if now() - live.counts_at >= COUNTS_EVERY_NS:
+                    guarded(live, "counts", live.flush_counts)
+
+        return execute_model
+
+    return make
+
+
+def _sample_tokens(live: Live) -> Maker:
+    """V2 samples, and drafts are proposed, in a call of its own: it is the same step."""
+
+    def make(original: Method) -> Method:
+        steps = live.steps
+
+        @functools.wraps(original)
+        def sample_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
+            steps.output, steps.running = steps.paused, True
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                steps.output = steps.paused = None
+                steps.running = False
+
+        return sample_tokens
+
+    return make
+
+
+def _dummy(kind: StepKind) -> Around:
+    """A step without a scheduler; one that another step makes belongs to that step."""
+
+    @contextmanager
+    def context(live: Live, args: Any, kwargs: Any) -> Iterator[None]:
+        steps = live.steps
+        if live.phases.current == "unlocked":
+            apply_reserve(live, "_dummy_run")
+        if steps.running:
+            yield
+            return
+        tokens = _argument("num_tokens", args, kwargs, 0)
+        steps.begin_dummy(tokens if isinstance(tokens, int) else 0, kind)
+        try:
+            yield
+        finally:
+            steps.end()
+
+    return context
+
+
+# -- KV sizing -------------------------------------------------------------------------------
+
+
+def _refix(live: Live) -> None:
+    """determine_available_memory may apply a startup plan, which fixes the KV size."""
+    live.memory.fixed = fixed_kv(live.worker)
+
+
+def _sized(live: Live, worker: Any, result: Any, args: Any, kwargs: Any) -> None:
+    live.memory.measured = True
+    live.write(kv_record(worker, result, live.memory.measures()))
+
+
+def _blocks(live: Live, worker: Any, result: Any, args: Any, kwargs: Any) -> None:
+    record = blocks_record(worker, _argument("kv_cache_config", args, kwargs))
+    if record is not None:
+        live.write(record)
+    refresh_limits(live)
+
+
+def worker_makers(live: Live) -> dict[str, Maker]:
+    """The wrappers of the worker's methods, by name."""
+    return {
+        "load_model": around(live, _phase("load_model")),
+        "determine_available_memory": after(live, "KV sizing", _sized),
+        "initialize_from_config": after(live, "KV blocks", _blocks),
+        "compile_or_warm_up_model": around(live, _phase("compile_or_warm_up_model")),
+        "execute_model": _execute_model(live),
+        "sample_tokens": _sample_tokens(live),
+        "execute_dummy_batch": around(live, _dummy("idle")),
+        "sleep": after(live, "sleep", _asleep),
+        "wake_up": after(live, "wake_up", _awake),
+        "shutdown": around(live, _shutdown),
+    }
+
+
+def runner_makers(live: Live) -> dict[str, Maker]:
+    """The wrappers of the model runner's methods, by name."""
+    return {
+        "profile_run": around(live, _phase("profile_run")),
+        "profile_cudagraph_memory": around(live, _phase("profile_cudagraph_memory")),
+        "initialize_kv_cache": around(live, _phase("initialize_kv_cache")),
+        "capture_model": around(live, _phase("capture_model")),
+        "_dummy_run": around(live, _dummy("dummy")),
+    }

@@ -1,0 +1,96 @@
+"""Wrapping class methods so that they can be taken off again.
+
+A hook that does not fit (name gone, signature changed) stands down alone and says why.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from wstrace.recorder.state.kv_memory import Version, version_pair
+from wstrace.trace.records import Hook
+from wstrace.vllm.methods import Known
+
+Function = Callable[..., Any]
+MARK = "__wstrace_original__"
+
+
+@dataclass
+class _Patch:
+    owner: Any
+    name: str
+    original: Any
+    own: bool
+    wrapper: Any
+
+
+@dataclass
+class Hooks:
+    """The hooks of one process. `report` receives one record for each attempt.
+
+    `vllm` is the version that runs, None where it is unknown.
+    """
+
+    report: Callable[[Hook], None]
+    vllm: Version | None = None
+    patches: list[_Patch] = field(default_factory=list)
+    states: dict[str, Hook] = field(default_factory=dict)
+
+    def wrap(self, owner: Any, known: Known, make: Callable[[Function], Function]) -> bool:
+        """Replace `owner.NAME` by `make(original)`; `owner` is a class or a module.
+
+        Returns False (and reports why) when the hook stands down; a method that this vLLM
+        is too old to have is not reported. Setting a hook twice is a no-op.
+        """
+        label = f"{owner.__name__.rpartition('.')[2]}.{known.name}"
+        original = inspect.getattr_static(owner, known.name, None)
+        if getattr(original, MARK, None) is not None:
+            return True
+        why = known.misfit(original)
+        if why:
+            if original is not None or not self._too_old_for(known):
+                self.stand_down(label, why)
+            return False
+        wrapper = make(original)
+        setattr(wrapper, MARK, original)
+        own = known.name in vars(owner)
+        try:
+            setattr(owner, known.name, wrapper)
+        except (TypeError, AttributeError) as error:
+            self.stand_down(label, f"cannot be replaced: {error}")
+            return False
+        self.patches.append(_Patch(owner, known.name, original, own, wrapper))
+        self._say(label, True, "")
+        return True
+
+    def is_set(self, label: str) -> bool:
+        """Whether the hook `Owner.method` is on."""
+        return label in self.states and self.states[label].set
+
+    def stand_down(self, label: str, why: str) -> None:
+        """Report a hook that is not set."""
+        self._say(label, False, why)
+
+    def remove(self) -> None:
+        """Take all hooks off, newest first; a method that others wrapped since stays."""
+        for patch in reversed(self.patches):
+            if vars(patch.owner).get(patch.name) is not patch.wrapper:
+                continue
+            if patch.own:
+                setattr(patch.owner, patch.name, patch.original)
+            else:
+                delattr(patch.owner, patch.name)
+        self.patches.clear()
+
+    def _too_old_for(self, known: Known) -> bool:
+        since = version_pair(known.since)
+        return since is not None and self.vllm is not None and self.vllm < since
+
+    def _say(self, label: str, is_set: bool, why: str) -> None:
+        hook = Hook(name=label, set=is_set, why=why)
+        if self.states.get(label) != hook:
+            self.states[label] = hook
+            self.report(hook)

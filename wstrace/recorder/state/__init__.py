@@ -1,0 +1,1 @@
+"""What the recorder knows of its process while it records."""

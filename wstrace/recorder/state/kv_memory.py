@@ -1,0 +1,186 @@
+"""What KV sizing counted: read in the worker, in bytes, not from the log's two decimals.
+
+A reservation's place decides whether KV sizing pays for it. Up to 0.26 a GPU worker measures
+load_model (as weights) and profile_run; from 0.27 on all from the first memory snapshot in
+init_device to the end of profile_run. The matrix holds this against vLLM's own arithmetic.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from wstrace.trace.records import Memory, Phase
+from wstrace.versions import CHECKED_WITH
+
+if TYPE_CHECKING:
+    from wstrace.recorder.state.process import Live
+
+Window = Literal["counted", "not counted", "unknown"]
+Sizing = Literal["gpu", "cpu", "other"]
+Version = tuple[int, int]
+FROM_SNAPSHOT: Final[Version] = (0, 27)
+SIZINGS: Final[dict[str, Sizing]] = {
+    "vllm.v1.worker.gpu_worker": "gpu",
+    "vllm.v1.worker.cpu_worker": "cpu",
+}
+FIXED: Final = {
+    "kv_cache_memory_bytes": "kv_cache_memory_bytes",
+    "num_gpu_blocks_override": "num_gpu_blocks_override",
+    "cpu_kvcache_space_bytes": "VLLM_CPU_KVCACHE_SPACE",  # up to 0.18 the only way on a CPU
+}
+DECIDING: Final = (".load_model", ".profile_run", ".determine_available_memory")
+
+
+def version_pair(text: str | None) -> Version | None:
+    """(0, 28) of "0.28.0+cu130"; None for a development build without numbers."""
+    parts = (text or "").split(".")
+    if len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):
+        return None
+    return int(parts[0]), int(parts[1])
+
+
+NEWEST_KNOWN: Final = version_pair(CHECKED_WITH) or (0, 0)
+
+
+@dataclass
+class MemoryState:
+    """What decides whether an arena is paid for.
+
+    `fixed` names the setting that fixes the KV size, if one does. `sizing` is whose
+    determine_available_memory the worker runs. `measured`: that has looked, so the KV size
+    cannot change any more. `blind`: a hook that tells these phases apart stood down.
+    """
+
+    vllm: Version | None = None
+    fixed: str | None = None
+    sizing: Sizing = "gpu"
+    measured: bool = False
+    blind: bool = False
+
+    def window(
+        self, phase: Phase, *, snapshot: bool = True, in_estimate: bool = False
+    ) -> Window:
+        """Whether an arena made in `phase` is paid for in KV sizing.
+
+        `snapshot`: init_device had taken its memory snapshot. `in_estimate`: graphs were
+        being captured whose measured memory is subtracted; vLLM extrapolates it and takes
+        the larger of two modes, so an arena in it may count whole, in part or not at all.
+        """
+        if self.fixed is not None:
+            return "not counted"
+        if in_estimate:
+            return "unknown"
+        if self.measured or phase not in ("init", "load", "profile"):
+            return "not counted"
+        if self.blind or self.vllm is None or self.vllm > NEWEST_KNOWN:
+            return "unknown"
+        if self.sizing != "gpu":  # a CPU worker counts the pages that were touched
+            return "unknown"
+        if phase != "init":
+            return "counted"
+        return "counted" if snapshot and self.vllm >= FROM_SNAPSHOT else "not counted"
+
+    def measures(self) -> str:
+        """What KV sizing looks at in this worker, in words."""
+        if self.fixed is not None:
+            return "nothing: the KV size is fixed"
+        if self.sizing == "cpu":
+            return "the pages that were touched"
+        if self.sizing != "gpu" or self.vllm is None or self.vllm > NEWEST_KNOWN:
+            return "unknown"
+        if self.vllm >= FROM_SNAPSHOT:
+            return "from the first memory snapshot to the end of profile_run"
+        return "load_model and profile_run"
+
+
+def window_now(live: Live) -> Window:
+    """The window of an arena that is made at this moment."""
+    state, phases = live.memory, live.phases
+    if any(h.name.endswith(DECIDING) for h in live.hooks.states.values() if not h.set):
+        state.blind = True
+    capturing = live.capture.active or live.steps.running or "capture" in phases.active
+    return state.window(
+        phases.current,
+        snapshot=hasattr(live.worker, "init_snapshot"),
+        in_estimate=phases.current == "graph-estimate" and capturing and estimate_applied(),
+    )
+
+
+def estimate_applied() -> bool:
+    """Whether this vLLM subtracts its estimate of graph memory (a flag; on from 0.20)."""
+    envs = sys.modules.get("vllm.envs")
+    return bool(getattr(envs, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", False))
+
+
+def read_sizing(live: Live, worker: Any) -> None:
+    """A worker starts: nothing is measured yet, and its class says how it will be."""
+    live.memory.sizing = sizing_of(type(worker))
+    live.memory.measured = False
+    live.memory.fixed = fixed_kv(worker)
+
+
+def sizing_of(worker: type) -> Sizing:
+    """By the module of the method, hooked or not, or else of the class that has it."""
+    name = "determine_available_memory"
+    owner = next((kind for kind in worker.__mro__ if name in vars(kind)), worker)
+    places = (getattr(vars(owner).get(name), "__module__", ""), owner.__module__)
+    return next((SIZINGS[place] for place in places if place in SIZINGS), "other")
+
+
+def profiled(live: Live) -> None:
+    """profile_run returned: a GPU worker reads its counters now, a CPU worker later."""
+    live.memory.measured = live.memory.measured or live.memory.sizing == "gpu"
+
+
+def fixed_kv(worker: Any) -> str | None:
+    """The setting that fixes the KV cache's size and so hides a reserve from KV sizing."""
+    cache = worker.vllm_config.cache_config
+    return next((shown for name, shown in FIXED.items() if getattr(cache, name, None)), None)
+
+
+def free_memory(worker: Any) -> tuple[int, int] | None:
+    """(free, total) bytes on the worker's device; host memory on the CPU platform."""
+    import torch
+
+    device = getattr(worker, "device", None)
+    if getattr(device, "type", "") == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return int(free), int(total)
+    try:
+        import psutil
+
+        memory = psutil.virtual_memory()
+    except (ImportError, OSError):
+        return None
+    return int(memory.available), int(memory.total)
+
+
+def kv_record(worker: Any, available: Any, measures: str) -> Memory:
+    """The record written when determine_available_memory returned `available` bytes."""
+    free = free_memory(worker)
+    weights = getattr(worker.model_runner, "model_memory_usage", None)
+    return Memory(
+        available_kv_bytes=int(available) if isinstance(available, int) else None,
+        fixed_kv=fixed_kv(worker),
+        weights_bytes=int(weights) if weights is not None else None,
+        free_bytes=free[0] if free else None,
+        total_bytes=free[1] if free else None,
+        window=measures,
+    )
+
+
+def blocks_record(worker: Any, kv_cache_config: Any) -> Memory | None:
+    """Blocks of the KV cache and bytes a block, from the config given to the worker."""
+    blocks = getattr(kv_cache_config, "num_blocks", None)
+    tensors = getattr(kv_cache_config, "kv_cache_tensors", None)
+    if not blocks or tensors is None:
+        return None
+    total = sum(int(getattr(tensor, "size", 0)) for tensor in tensors)
+    return Memory(
+        num_gpu_blocks=int(blocks),
+        block_size=int(worker.vllm_config.cache_config.block_size),
+        bytes_per_block=total // int(blocks) or None,
+        fixed_kv=fixed_kv(worker),
+    )

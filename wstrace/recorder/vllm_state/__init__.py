@@ -1,0 +1,1 @@
+"""The readers of vLLM's own fields, live objects only read."""

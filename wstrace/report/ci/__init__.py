@@ -1,0 +1,1 @@
+"""The gate's judgement in the forms that CI systems read."""

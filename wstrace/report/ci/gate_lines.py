@@ -1,0 +1,121 @@
+"""Sentences of the gate that its text, Markdown and annotations share."""
+
+from __future__ import annotations
+
+from wstrace.findings.finding import Finding
+from wstrace.gate.baseline import Entry
+from wstrace.gate.judge import Judged, Judgement, RunJudgement
+from wstrace.gate.limits import Violation, model_of
+from wstrace.gate.place import slot_kind
+from wstrace.report.finding_text import sizes
+from wstrace.runs.exercised import Measure, Reach
+from wstrace.units import exact, human, plural
+
+
+def headline(judgement: Judgement) -> str:
+    """The verdict in one sentence, with its exit code."""
+    failing = sum(judged.fails for _, judged in judgement.findings)
+    broken = sum(len(run.violations) for run in judgement.runs)
+    if judgement.verdict == "findings":
+        parts = [plural(failing, "finding")] if failing else []
+        parts += [f"{plural(broken, 'limit')} not kept"] if broken else []
+        return f"{' and '.join(parts)} (exit 1)"
+    if judgement.verdict == "inconclusive":
+        reason = next(reason for run in judgement.runs for reason in run.reasons)
+        return f"inconclusive: {reason} (exit 3)"
+    sites = sum(run.reach.measure("sites").most for run in judgement.runs)
+    return f"clean: {plural(sites, 'site')} reached in serving (exit 0)"
+
+
+def run_line(run: RunJudgement) -> str:
+    """Which run this was: id, version, model, ranks."""
+    session = run.session
+    if not session.ranks:
+        return f"run {session.trace.run or '-'}: no worker"
+    version = session.ranks[0].header.vllm or "?"
+    ranks = plural(len(session.ranks), "rank")
+    return f"run {session.trace.run}: vLLM {version}, {model_of(session) or 'model ?'}, {ranks}"
+
+
+def where(judged: Judged) -> str:
+    """The site, or the slot's kind, or the run."""
+    finding = judged.finding
+    kind = slot_kind(finding.slot)
+    slot = "" if kind in ("", "main") else f" ({kind} slot)"
+    return (finding.site or "the run") + slot
+
+
+def line_of(run: RunJudgement, finding: Finding) -> int:
+    """The line where the site stood in this build, 0 if unknown: a hint, no identity."""
+    lines = (
+        use.line
+        for summary in run.session.sites
+        if str(summary.key) == finding.site
+        for _, use in summary.uses
+    )
+    return max(lines, default=0)
+
+
+def explain(judged: Judged) -> str:
+    """One sentence of evidence, with what the baseline has to do with it."""
+    detail = judged.finding.detail
+    entry = judged.entry
+    if judged.status == "grown" and entry is not None:
+        return f"{detail}; the baseline accepts {exact(entry.bytes)}"
+    if judged.status == "expired" and entry is not None:
+        return f"{detail}; accepted until {entry.expires}: {entry.reason or 'no reason given'}"
+    return detail
+
+
+def numbers(judged: Judged) -> str:
+    """Sizes and the bound, on one line; empty where there are none."""
+    bound = judged.finding.bound
+    parts = [sizes(judged.finding)] if sizes(judged.finding) else []
+    if bound is not None and bound.bytes is not None:
+        parts.append(f"can need {human(bound.bytes)} ({bound.grade})")
+    return ", ".join(parts)
+
+
+def violation_line(violation: Violation) -> str:
+    """`limit/arena: the arena is ...`."""
+    site = f"{violation.site}: " if violation.site else ""
+    return f"{violation.rule}: {site}{violation.detail}"
+
+
+def accepted_line(judged: Judged) -> str:
+    """What the baseline lets pass, and why."""
+    entry = judged.entry
+    assert entry is not None
+    until = f", until {entry.expires}" if entry.expires else ""
+    reason = entry.reason or "no reason given"
+    return f"{entry.code} {where(judged)}: {reason}{until}"
+
+
+def entry_line(entry: Entry) -> str:
+    """A baseline entry by its place."""
+    return f"{entry.code} {entry.site or 'the run'}"
+
+
+def reach_lines(reach: Reach) -> list[str]:
+    """What was exercised: one line for the scheduler, one for each site reached."""
+    shown = [m for m in reach.measures if m.name != "computed"]
+    lines = [", ".join(map(_measure, shown))]
+    for site in reach.sites:
+        if site.in_serving:
+            share = site.share
+            of = (
+                "no bound but this"
+                if share is None
+                else f"{share:.0%} of its {site.grade} bound"
+            )
+            lines.append(f"{site.site}: {human(site.most)}, {of}")
+    missed = [site.site for site in reach.sites if not site.in_serving]
+    if missed:
+        more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
+        lines.append(f"not reached in serving: {', '.join(missed[:3])}{more}")
+    return lines
+
+
+def _measure(measure: Measure) -> str:
+    of = f" of {measure.limit:,}" if measure.limit is not None else ""
+    return f"{measure.what} {measure.most:,}{of}"

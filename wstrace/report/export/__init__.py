@@ -1,0 +1,1 @@
+"""A run for other tools: Prometheus, Perfetto, tables."""

@@ -1,0 +1,1 @@
+"""A trace as runs, workers and sites."""

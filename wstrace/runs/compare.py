@@ -1,0 +1,66 @@
+"""Two runs side by side: which sites appeared, grew, shrank, went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from wstrace.runs.run import Session, SiteSummary
+from wstrace.runs.worker import SiteKey
+from wstrace.trace.records import Slot
+
+Change = Literal["appeared", "grew", "shrank", "went", "same"]
+ORDER: dict[Change, int] = {"appeared": 0, "grew": 1, "went": 2, "shrank": 3, "same": 4}
+
+
+@dataclass(frozen=True)
+class SiteChange:
+    """One site and slot in run A and run B. Sizes are the largest requests, in bytes."""
+
+    key: SiteKey
+    slot: Slot
+    change: Change
+    a: SiteSummary | None
+    b: SiteSummary | None
+
+    @property
+    def bytes_a(self) -> int:
+        """Largest request in A, 0 where the site was not seen."""
+        return _largest(self.a)
+
+    @property
+    def bytes_b(self) -> int:
+        """Largest request in B, 0 where the site was not seen."""
+        return _largest(self.b)
+
+
+def _largest(site: SiteSummary | None) -> int:
+    return max(site.warmup_bytes, site.serving_bytes) if site else 0
+
+
+def compare(a: Session, b: Session) -> list[SiteChange]:
+    """Every site of either run, what changed first, then by size."""
+    rows_a = {(s.key, s.slot): s for s in a.sites}
+    rows_b = {(s.key, s.slot): s for s in b.sites}
+    changes = [
+        SiteChange(
+            *where,
+            _change(rows_a.get(where), rows_b.get(where)),
+            rows_a.get(where),
+            rows_b.get(where),
+        )
+        for where in rows_a.keys() | rows_b.keys()
+    ]
+    return sorted(
+        changes, key=lambda c: (ORDER[c.change], -max(c.bytes_a, c.bytes_b), c.key, c.slot)
+    )
+
+
+def _change(a: SiteSummary | None, b: SiteSummary | None) -> Change:
+    if a is None:
+        return "appeared"
+    if b is None:
+        return "went"
+    if _largest(a) == _largest(b):
+        return "same"
+    return "grew" if _largest(b) > _largest(a) else "shrank"

@@ -1,0 +1,165 @@
+"""Parameters lifted to the frame that called: by the call's own arguments, nothing else."""
+
+from __future__ import annotations
+
+import ast
+import types
+from typing import TYPE_CHECKING, Final
+
+from wstrace.slicer import binding
+from wstrace.slicer.live import objects
+from wstrace.slicer.live.objects import MISSING, Objects
+from wstrace.slicer.values import Obj, Stop, Value
+
+if TYPE_CHECKING:
+    from wstrace.slicer.evaluator import Evaluator
+    from wstrace.slicer.live.world import LiveState
+    from wstrace.slicer.scope import Scope
+    from wstrace.slicer.slice_state import Session
+
+MAX_WRAPPERS: Final = 8
+
+
+class Lifting:
+    """The part of a live world that goes up the stack."""
+
+    session: Session
+    objects: Objects
+    evaluator: Evaluator
+    max_callers: int
+
+    def scope_of(self, frame: types.FrameType, up: int) -> tuple[Scope, ast.Call]:
+        raise NotImplementedError
+
+    def parameter(self, scope: Scope, name: str) -> Value:
+        """The value that the caller passed, or what the frame itself proves."""
+        state: LiveState = scope.state  # type: ignore[assignment]
+        frame = state.frame
+        where = f"{scope.source.file}:{scope.source.node.lineno}"
+        if frame is None:
+            raise Stop(where, f"{name} has no value on some path")
+        held = MISSING
+        if scope.source.bindings(name) == 1:
+            held = frame.f_locals.get(name, MISSING)
+        key = ("parameter", id(frame), name)
+        if self.enters(frame, scope, name) and objects.is_tensor(held):
+            return self.objects.activation(held, key, name, where)
+        if _is_instance(held):
+            return Obj(held, id(held), name)
+        try:
+            return self.lifted(scope, state, name, where)
+        except Stop as stop:
+            if self.is_query(frame, scope, name) and objects.is_tensor(held):
+                return self.objects.activation(held, key, name, where)
+            raise Stop(where, f"parameter {name}: {stop}") from None
+
+    def enters(self, frame: types.FrameType, scope: Scope, name: str) -> bool:
+        """Whether this is one of vLLM's layer entries and `name` its activation."""
+        module = frame.f_globals.get("__name__", "")
+        return isinstance(module, str) and binding.entry(module, frame.f_code.co_qualname, name)
+
+    def is_query(self, frame: types.FrameType, scope: Scope, name: str) -> bool:
+        """`query` of an attention implementation's forward: vLLM's interface says what it is,
+        whoever wrote the class."""
+        if frame.f_code.co_name != "forward" or name != "query":
+            return False
+        owner = frame.f_locals.get("self")
+        return any(
+            binding.is_vllm(base.__module__) and base.__name__ in binding.IMPLS
+            for base in type(owner).__mro__
+        )
+
+    def lifted(self, scope: Scope, state: LiveState, name: str, where: str) -> Value:
+        if state.up >= self.max_callers:
+            raise Stop(where, f"not followed above {self.max_callers} callers")
+        caller, call = self.caller(state)
+        declared = scope.source.node.args
+        owner = None
+        positional = [a.arg for a in (*declared.posonlyargs, *declared.args)]
+        if _is_method(scope.source.in_class, scope.source.node) and _bound(call):
+            assert state.frame is not None
+            held = state.frame.f_locals.get(positional[0]) if positional else None
+            owner = Obj(held, id(held), positional[0] if positional else "self")
+        arguments = self.evaluator.arguments(scope.source, owner, call, caller, scope)
+        if name not in arguments:
+            raise Stop(where, f"the call in {caller.source.qualname} gives no {name}")
+        return arguments[name]()
+
+    def caller(self, state: LiveState) -> tuple[Scope, ast.Call]:
+        """The frame that called, wrappers that only pass everything on left out."""
+        frame = state.frame
+        assert frame is not None
+        codes = [frame.f_code]
+        for _ in range(MAX_WRAPPERS):
+            above = frame.f_back
+            if above is None:
+                raise Stop("", "no caller")
+            scope, call = self.scope_of(above, state.up + 1)
+            if not _passes_all(scope, call):
+                self.check_callee(scope, call, codes)
+                return scope, call
+            self.check_callee(scope, call, codes)
+            codes.append(above.f_code)
+            frame = above
+        raise Stop("", f"more than {MAX_WRAPPERS} wrappers")
+
+    def check_callee(self, scope: Scope, call: ast.Call, codes: list[types.CodeType]) -> None:
+        """The call must name what runs: C code in between could call with other arguments."""
+        called = call.func.attr if isinstance(call.func, ast.Attribute) else None
+        if isinstance(call.func, ast.Name):
+            called = call.func.id
+        if called in {code.co_name for code in codes}:
+            return
+        if isinstance(call.func, ast.Name):
+            state: LiveState = scope.state  # type: ignore[assignment]
+            assert state.frame is not None
+            held = state.frame.f_locals.get(call.func.id)
+            if isinstance(held, types.FunctionType) and held.__code__ in codes:
+                return
+        title, target = called or "something", codes[0].co_name
+        raise Stop(scope.where(call), f"the call of {title} is not seen to reach {target}")
+
+
+def _is_instance(held: object) -> bool:
+    """An object that is told by its class, not a number, tensor or container."""
+    if held is MISSING or objects.is_plain(held) or objects.is_tensor(held):
+        return False
+    if objects.is_dtype(held) or objects.is_integer(held):
+        return False
+    return not isinstance(held, tuple | list | dict | set | types.FunctionType | float)
+
+
+def _is_method(in_class: str, node: ast.AST) -> bool:
+    decorators = getattr(node, "decorator_list", [])
+    static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in decorators)
+    return bool(in_class) and not static
+
+
+def _bound(call: ast.Call) -> bool:
+    """`x.method(...)`, but not `Class.method(self, ...)`."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    owner = call.func.value
+    named = isinstance(owner, ast.Name) and owner.id[:1].isupper()
+    return not named
+
+
+def _passes_all(scope: Scope, call: ast.Call) -> bool:
+    """`return function(*args, **kwargs)` with the function's own, untouched, star arguments."""
+    declared = scope.source.node.args
+    if declared.vararg is None or not call.args:
+        return False
+    last = call.args[-1]
+    stars = isinstance(last, ast.Starred) and isinstance(last.value, ast.Name)
+    if not stars or len(call.args) != 1:
+        return False
+    assert isinstance(last, ast.Starred)
+    assert isinstance(last.value, ast.Name)
+    names = [
+        last.value.id,
+        *(k.value.id for k in call.keywords if isinstance(k.value, ast.Name)),
+    ]
+    own = {declared.vararg.arg, declared.kwarg.arg if declared.kwarg else ""}
+    plain = [a.arg for a in (*declared.posonlyargs, *declared.args)]
+    once = all(scope.source.bindings(n) == 1 for n in names)
+    return set(names) <= own and once and plain in ([], ["self"])

@@ -1,0 +1,291 @@
+"""A tree of Python source as a project: modules, what their names mean, class bases."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from wstrace.slicer.source import FunctionNode, FunctionSource, functions, made, parsed
+
+
+@dataclass(frozen=True)
+class ModuleRef:
+    """A module of the project."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ClassRef:
+    """A class statement of a module."""
+
+    module: str
+    node: ast.ClassDef = field(compare=False)
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class FunctionRef:
+    """A function statement; `owner` is the class it stands in."""
+
+    module: str
+    node: FunctionNode = field(compare=False)
+    name: str = ""
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class ExternalRef:
+    """A name of something outside the project, dotted."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class AssignedRef:
+    """A module-level name that is assigned once."""
+
+    module: str
+    node: ast.expr = field(compare=False)
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class CallPlace:
+    """A call and the function that makes it."""
+
+    source: FunctionSource
+    module: str
+    call: ast.Call
+
+
+Ref = ModuleRef | ClassRef | FunctionRef | ExternalRef | AssignedRef
+
+
+class Project:
+    """`root` is the folder of the top package, such as `.../vllm`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.package = root.name
+        self._sources: dict[int, FunctionSource] = {}
+        self._bases: dict[ClassRef, list[ClassRef]] = {}
+
+    @cached_property
+    def files(self) -> dict[str, Path]:
+        """Module name -> file."""
+        found = {}
+        for path in sorted(self.root.rglob("*.py")):
+            parts = [self.package, *path.relative_to(self.root).with_suffix("").parts]
+            if parts[-1] == "__init__":
+                parts.pop()
+            found[".".join(parts)] = path
+        return found
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """Module name -> source text."""
+        return {name: path.read_text("utf-8", "replace") for name, path in self.files.items()}
+
+    def tree(self, module: str) -> ast.Module | None:
+        """The module's syntax tree."""
+        path = self.files.get(module)
+        return parsed(str(path)) if path else None
+
+    def short(self, module: str) -> str:
+        """The file as the sites are named: below site-packages."""
+        return f"{self.package}/{self.files[module].relative_to(self.root).as_posix()}"
+
+    def source(self, module: str, node: FunctionNode, owner: str = "") -> FunctionSource:
+        """The indexed source of a function; one for each node."""
+        if id(node) not in self._sources:
+            name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
+            qualname = f"{owner}.{name}" if owner else name
+            source = made(node, str(self.files[module]), qualname, owner)
+            source.file = self.short(module)
+            self._sources[id(node)] = source
+        return self._sources[id(node)]
+
+    def lookup(self, module: str, name: str, seen: frozenset[str] = frozenset()) -> Ref | None:
+        """What a global name of a module means, imports followed."""
+        tree = self.tree(module)
+        if tree is None or f"{module}.{name}" in seen:
+            return None
+        seen |= {f"{module}.{name}"}
+        found = [s for s in _top(tree.body) if _defines(s, name)]
+        for statement in reversed(found):
+            ref = self._meaning(module, statement, name, seen, len(found))
+            if ref is not None:
+                return ref
+        return ModuleRef(f"{module}.{name}") if f"{module}.{name}" in self.files else None
+
+    def meaning(self, module: str, statement: ast.stmt, name: str) -> Ref | None:
+        """What an import inside a function binds `name` to."""
+        return self._meaning(module, statement, name, frozenset(), 1)
+
+    def _meaning(
+        self, module: str, statement: ast.stmt, name: str, seen: frozenset[str], count: int
+    ) -> Ref | None:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            return FunctionRef(module, statement, name)
+        if isinstance(statement, ast.ClassDef):
+            return ClassRef(module, statement, name)
+        if isinstance(statement, ast.ImportFrom):
+            return self._imported(module, statement, name, seen)
+        if isinstance(statement, ast.Import):
+            alias = next(a for a in statement.names if _bound_by(a) == name)
+            target = alias.name if alias.asname else alias.name.split(".")[0]
+            return ModuleRef(target) if target in self.files else ExternalRef(target)
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value and count == 1:
+            return AssignedRef(module, statement.value, name)
+        return None
+
+    def _imported(
+        self, module: str, statement: ast.ImportFrom, name: str, seen: frozenset[str]
+    ) -> Ref | None:
+        alias = next(a for a in statement.names if _bound_by(a) == name)
+        origin = statement.module or ""
+        if statement.level:
+            is_package = self.files[module].name == "__init__.py"
+            parts = module.split(".")
+            keep = len(parts) - statement.level + is_package
+            origin = ".".join([*parts[:keep], *([origin] if origin else [])])
+        if f"{origin}.{alias.name}" in self.files:
+            return ModuleRef(f"{origin}.{alias.name}")
+        if origin in self.files:
+            return self.lookup(origin, alias.name, seen)
+        return ExternalRef(f"{origin}.{alias.name}")
+
+    def bases(self, cls: ClassRef) -> list[ClassRef]:
+        """The class and its bases in the project, nearest first."""
+        if cls not in self._bases:
+            self._bases[cls] = [cls]
+            found = [cls]
+            for node in cls.node.bases:
+                base = self.named(cls.module, node)
+                if isinstance(base, ClassRef):
+                    found += [b for b in self.bases(base) if b not in found]
+            self._bases[cls] = found
+        return self._bases[cls]
+
+    def named(self, module: str, node: ast.expr) -> Ref | None:
+        """The class or module that an annotation or base expression names."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            try:
+                return self.named(module, ast.parse(node.value, mode="eval").body)
+            except SyntaxError:
+                return None
+        if isinstance(node, ast.Name):
+            return self.lookup(module, node.id)
+        if isinstance(node, ast.Attribute):
+            owner = self.named(module, node.value)
+            if isinstance(owner, ModuleRef):
+                return self.lookup(owner.name, node.attr)
+            return ExternalRef(f"{owner.name}.{node.attr}") if owner else None
+        if isinstance(node, ast.BinOp):
+            sides = [self.named(module, side) for side in (node.left, node.right)]
+            return next((s for s in sides if s is not None), None)
+        if isinstance(node, ast.Subscript):
+            return self._generic(module, node)
+        return None
+
+    def _generic(self, module: str, node: ast.Subscript) -> Ref | None:
+        """Optional[X] and Union[X, ...] are X; Base[X] is Base."""
+        name = node.value.id if isinstance(node.value, ast.Name) else ""
+        if name not in ("Optional", "Union"):
+            return self.named(module, node.value)
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return next((r for n in inner if (r := self.named(module, n)) is not None), None)
+
+    def classes(self, module: str) -> Iterator[ClassRef]:
+        """The classes at the top of a module."""
+        tree = self.tree(module)
+        for statement in _top(tree.body) if tree else []:
+            if isinstance(statement, ast.ClassDef):
+                yield ClassRef(module, statement, statement.name)
+
+    def subclasses(self, cls: ClassRef) -> list[ClassRef]:
+        """Every class below `cls`, at any depth, in the order of modules."""
+        found, reached = [cls], {cls}
+        for base in found:
+            modules = self.mentioning(base.name)
+            below = (c for m in modules for c in self.classes(m) if c not in reached)
+            new = [c for c in below if base in self.bases(c)]
+            reached.update(new)
+            found += new
+        return sorted(found[1:], key=lambda c: (c.module, c.node.lineno))
+
+    def member(self, cls: ClassRef, name: str) -> FunctionRef | None:
+        """A method or property, from the nearest class that has it."""
+        found = (self.own_member(base, name) for base in self.bases(cls))
+        return next((method for method in found if method is not None), None)
+
+    def own_member(self, cls: ClassRef, name: str) -> FunctionRef | None:
+        """A method or property that the class statement itself has."""
+        for node in cls.node.body:
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                return FunctionRef(cls.module, node, name, cls.name)
+        return None
+
+    def annotation(self, cls: ClassRef, name: str) -> tuple[str, ast.expr] | None:
+        """The annotation of a field, in the class body or where a constructor assigns it."""
+        for base in self.bases(cls):
+            for node in ast.walk(base.node):
+                target = node.target if isinstance(node, ast.AnnAssign) else None
+                plain = isinstance(target, ast.Name) and target.id == name
+                if plain or (isinstance(target, ast.Attribute) and target.attr == name):
+                    assert isinstance(node, ast.AnnAssign)
+                    return base.module, node.annotation
+        return None
+
+    def calls_of(self, name: str, modules: list[str]) -> Iterator[CallPlace]:
+        """Calls of anything called `name`, with the function they stand in."""
+        for module in modules:
+            tree = self.tree(module)
+            for node, owner in functions(tree) if tree else []:
+                if isinstance(node, ast.Lambda):
+                    continue
+                source = self.source(module, node, owner)
+                for call in ast.walk(node):
+                    named = isinstance(call, ast.Call) and _called(call) == name
+                    if named and id(call) in source.places:
+                        assert isinstance(call, ast.Call)
+                        yield CallPlace(source, module, call)
+
+    def mentioning(self, text: str) -> list[str]:
+        """Modules whose source has `text`."""
+        return [name for name, source in self.texts.items() if text in source]
+
+
+def _called(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _bound_by(alias: ast.alias) -> str:
+    return alias.asname or alias.name.split(".")[0]
+
+
+def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If | ast.Try):
+            yield from _top(statement.body)
+            yield from _top(statement.orelse)
+            for handler in getattr(statement, "handlers", []):
+                yield from _top(handler.body)
+
+
+def _defines(statement: ast.stmt, name: str) -> bool:
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+        return statement.name == name
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return any(_bound_by(a) == name for a in statement.names)
+    if isinstance(statement, ast.Assign):
+        return any(isinstance(t, ast.Name) and t.id == name for t in statement.targets)
+    target = statement.target if isinstance(statement, ast.AnnAssign) else None
+    return isinstance(target, ast.Name) and target.id == name

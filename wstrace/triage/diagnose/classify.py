@@ -1,0 +1,144 @@
+"""Which of the known ways to fail this was, with the reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from wstrace.triage.diagnose import reasons
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wstrace.known_sites.known import KnownSite
+    from wstrace.triage.diagnose.finding import Class, Confidence
+    from wstrace.triage.extract.engine_settings import Value
+    from wstrace.triage.extract.facts import Refusal, Resize, Text
+
+STARTUP: Final = ("load", "profile", "kv-init", "capture", "post-lock-warmup")
+_BY_REFUSAL: Final = ("never_profiled", "undersized_in_profile", "wrong_slot")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The class, its finding code, how sure that is, and why in one or two sentences."""
+
+    kind: Class
+    code: str
+    why: str
+    confidence: Confidence = "certain"
+    slot: tuple[int, int] | None = None
+
+
+def classify(
+    refusal: Refusal,
+    site: KnownSite | None,
+    phase: str | None,
+    text: Text,
+    config: dict[str, Value],
+) -> Verdict:
+    """The verdict on one refusal, strongest evidence first."""
+    if refusal.kind != "arena":
+        return _not_arena(refusal, site)
+    if phase in STARTUP:
+        return Verdict("order_of_warmup", _code(refusal), reasons.ORDER.format(phase=phase))
+    for judge in (_by_slot, _by_half_batch, _by_debug_lines, _by_site, _by_size):
+        verdict = judge(refusal, site, text, config)
+        if verdict:
+            return verdict
+    return Verdict("unknown", _code(refusal), reasons.UNKNOWN, "possible")
+
+
+def _code(refusal: Refusal) -> str:
+    current = refusal.current
+    return "WS101" if current is not None and current.bytes == 0 else "WS102"
+
+
+def _not_arena(refusal: Refusal, site: KnownSite | None) -> Verdict:
+    if refusal.kind == "lane":
+        why = f"A layer asked for a lane that this engine did not make ({refusal.detail})."
+        return Verdict("wrong_slot", "WS104", why)
+    if refusal.kind == "scratch":
+        kind: Class = "undersized_in_profile"
+        if site and site.triage_class == "persistent_resource_missing":
+            kind = "persistent_resource_missing"
+        return Verdict(kind, "WS106", reasons.SCRATCH)
+    if refusal.kind == "shape":
+        why = f"The resource exists with another shape: it {refusal.detail}."
+        return Verdict("persistent_resource_missing", "WS105", why)
+    return Verdict("persistent_resource_missing", "WS105", reasons.PERSISTENT)
+
+
+def _by_slot(
+    refusal: Refusal, site: KnownSite | None, text: Text, config: dict[str, Value]
+) -> Verdict | None:
+    """Another slot was made large enough before the lock."""
+    required = refusal.required
+    if required is None or required.bytes is None:
+        return None
+    for resize in _before(refusal, text.resizes):
+        other = resize.ubatch is not None and (resize.ubatch or resize.lane)
+        if other and (resize.after.bytes or 0) >= required.low:
+            slot = f"ubatch {resize.ubatch}, lane {resize.lane or 0}"
+            return Verdict(
+                "wrong_slot", "WS104", reasons.OTHER_SLOT.format(slot=slot), "likely"
+            )
+    return None
+
+
+def _by_half_batch(
+    refusal: Refusal, site: KnownSite | None, text: Text, config: dict[str, Value]
+) -> Verdict | None:
+    """Exactly twice the arena on a DP rank: its slot was profiled with half a batch."""
+    required, current = refusal.required, refusal.current
+    if config.get("enable_dbo") is False or not site or site.family != "moe":
+        return None
+    ranks = refusal.origin.ranks
+    if not required or not current or not current.bytes or ranks.dp is None or ranks.ep is None:
+        return None
+    doubled = required.bytes == 2 * current.bytes
+    return Verdict("wrong_slot", "WS104", reasons.HALF, "possible") if doubled else None
+
+
+def _by_debug_lines(
+    refusal: Refusal, site: KnownSite | None, text: Text, config: dict[str, Value]
+) -> Verdict | None:
+    """VLLM_DEBUG_WORKSPACE shows whether the site asked before the lock."""
+    if site and site.triage_class in _BY_REFUSAL:
+        return None
+    earlier = _before(refusal, text.resizes)
+    if not earlier or not refusal.function:
+        return None
+    if any(r.file == refusal.file and r.function == refusal.function for r in earlier):
+        return Verdict("undersized_in_profile", "WS102", reasons.ASKED_LESS)
+    return Verdict("never_profiled", "WS101", reasons.NEVER_ASKED, "likely")
+
+
+def _before(refusal: Refusal, resizes: Sequence[Resize]) -> list[Resize]:
+    line, stream = refusal.origin.line, refusal.origin.stream
+    return [r for r in resizes if r.origin.line < line and r.origin.stream in (stream, "")]
+
+
+def _by_site(
+    refusal: Refusal, site: KnownSite | None, text: Text, config: dict[str, Value]
+) -> Verdict | None:
+    if site is None:
+        return None
+    if site.triage_class == "wrong_slot":
+        return Verdict("wrong_slot", "WS104", reasons.SITE_SLOT, "likely")
+    if site.triage_class in ("undersized_in_profile", "over_reserved"):
+        kind: Class = "undersized_in_profile"
+        return Verdict(kind, "WS102", reasons.UNDERSIZED)
+    if site.triage_class == "never_profiled":
+        return Verdict("never_profiled", "WS101", reasons.NEVER)
+    if site.triage_class == "pointer_moved_after_capture":
+        return Verdict("undersized_in_profile", "WS102", reasons.UNDERSIZED, "likely")
+    return None
+
+
+def _by_size(
+    refusal: Refusal, site: KnownSite | None, text: Text, config: dict[str, Value]
+) -> Verdict | None:
+    if refusal.current is not None and refusal.current.bytes == 0:
+        return Verdict("never_profiled", "WS101", reasons.EMPTY)
+    return None

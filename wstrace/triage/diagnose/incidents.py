@@ -1,0 +1,81 @@
+"""Fold the many reports of one failure into one incident.
+
+A worker logs the message, its engine repeats it, the API server a third time, and the
+person pastes it once more: the same site and sizes, in ranks of which one names more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wstrace.triage.extract.ranks import Ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from wstrace.triage.extract.facts import Amount, Refusal
+
+
+def incidents(refusals: Iterable[Refusal]) -> list[Refusal]:
+    """One refusal for each failure and rank, in the order of their lines."""
+    kept: dict[str | None, list[Refusal]] = {}
+    for refusal in sorted(refusals, key=_fullness, reverse=True):
+        size = refusal.required.text if refusal.required else None
+        places = [kept.setdefault(size, [])] if size else list(kept.values())
+        if not any(_fold_in(refusal, place) for place in places):
+            kept.setdefault(size, []).append(refusal)
+    found = (refusal for place in kept.values() for refusal in place)
+    return sorted(found, key=lambda refusal: refusal.origin.line)
+
+
+def _fold_in(refusal: Refusal, place: list[Refusal]) -> bool:
+    for index, other in enumerate(place):
+        if _same(refusal, other):
+            place[index] = _folded(other, refusal)
+            return True
+    return False
+
+
+def _fullness(refusal: Refusal) -> tuple[int, int, int]:
+    """How much a report says; of equal ones the first comes first."""
+    said = (refusal.file, refusal.function, refusal.required, refusal.current, refusal.name)
+    ranks = vars(refusal.origin.ranks).values()
+    known = sum(item is not None for item in said)
+    return known, sum(rank is not None for rank in ranks), -refusal.origin.line
+
+
+def _same(less: Refusal, more: Refusal) -> bool:
+    return (
+        less.kind == more.kind
+        and less.detail == more.detail
+        and less.name in (None, more.name)
+        and less.file in (None, more.file)
+        and less.function in (None, more.function)
+        and _fits(less.required, more.required)
+        and _fits(less.current, more.current)
+        and _ranks_fit(less.origin.ranks, more.origin.ranks)
+    )
+
+
+def _fits(less: Amount | None, more: Amount | None) -> bool:
+    return less is None or (more is not None and less.text == more.text)
+
+
+def _ranks_fit(one: Ranks, other: Ranks) -> bool:
+    return one.within(other) or other.within(one)
+
+
+def _folded(more: Refusal, less: Refusal) -> Refusal:
+    ranks = {
+        name: rank if rank is not None else getattr(less.origin.ranks, name)
+        for name, rank in vars(more.origin.ranks).items()
+    }
+    return replace(
+        more,
+        origin=replace(more.origin, ranks=Ranks(**ranks)),
+        frames=more.frames or less.frames,
+        line=more.line if more.line is not None else less.line,
+        layer=more.layer or less.layer,
+        times=more.times + less.times,
+    )

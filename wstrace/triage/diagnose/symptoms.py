@@ -1,0 +1,274 @@
+"""What the arena does without vLLM's message: a finding only where the text has evidence.
+
+An illegal memory access or a lack of memory has a hundred causes. It is counted here only
+beside a growth of the arena that the text shows, or in a setting known to allow one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from wstrace.known_sites import known
+from wstrace.known_sites.known_site import release_of
+from wstrace.triage.diagnose import bounding, contradiction, reasons
+from wstrace.triage.diagnose.finding import Finding
+from wstrace.triage.diagnose.numbers import values
+from wstrace.triage.extract import frames as tracebacks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from wstrace.triage.diagnose.finding import Class, Confidence
+    from wstrace.triage.diagnose.numbers import Given
+    from wstrace.triage.extract.engine_settings import Settings, Value
+    from wstrace.triage.extract.facts import Amount, Fault, Frame, Resize, Text
+
+V2_LOCKS_FROM: Final = (0, 30, 0)
+_V2_RUNNER: Final = "v1/worker/gpu/model_runner.py"
+
+
+def findings(
+    text: Text, settings: Settings, given: Given, refused: Sequence[Finding]
+) -> list[Finding]:
+    """Findings from debug lines and faults, beside those of the refusals."""
+    found = [*_over_reserved(text, settings, given, refused)]
+    late = [*_late_growths(text)]
+    faulty = [fault for fault in text.faults if not refused]
+    moved = [*_moved(text, settings, faulty, late)]
+    starved = [*_starved(text, settings, given, faulty, late)]
+    grown = [*_grown(text, settings, given, late)] if not moved and not starved else []
+    return _once([*found, *moved, *starved, *grown])
+
+
+def _once(found: Sequence[Finding]) -> list[Finding]:
+    """The first finding of each site, class and rank."""
+    seen: dict[object, Finding] = {}
+    for finding in found:
+        key = finding.kind, finding.file, finding.function, finding.ranks
+        seen.setdefault(key, finding)
+    ranked = {finding.kind for finding in seen.values() if finding.ranks.tp is not None}
+    return [f for f in seen.values() if f.ranks.tp is not None or f.kind not in ranked]
+
+
+def _over_reserved(
+    text: Text, settings: Settings, given: Given, refused: Sequence[Finding]
+) -> Iterator[Finding]:
+    """A reservation before KV sizing at a site known to ask for too much."""
+    for resize in text.resizes:
+        if not resize.file or not resize.function or refused:
+            continue
+        version = _version(settings, resize.origin.line)
+        site = known.match(resize.file, resize.function, version)
+        if site is None or site.triage_class != "over_reserved":
+            continue
+        if _fixed(version, site.first_fixed):
+            continue
+        yield _of_resize(
+            resize, text, settings, given, "over_reserved", "WS203", reasons.OVER, "likely"
+        )
+
+
+def _fixed(version: str | None, first_fixed: str) -> bool:
+    release, fixed = release_of(version), release_of(first_fixed)
+    return release is not None and fixed is not None and release >= fixed
+
+
+def _late_growths(text: Text) -> Iterator[tuple[Resize, str]]:
+    """Growths that KV sizing did not see, or that captured graphs do not know of."""
+    told: set[tuple[str, str]] = set()
+    for resize in text.resizes:
+        stream, line = resize.origin.stream, resize.origin.line
+        sizes = resize.before.text, resize.after.text
+        if sizes in told:
+            continue
+        told.add(sizes)
+        after = [
+            name
+            for name, marks in (("capture", text.captured), ("kv", text.kv))
+            if any(m.origin.stream == stream and m.origin.line < line for m in marks)
+        ]
+        if after:
+            yield resize, after[0]
+
+
+def _moved(
+    text: Text,
+    settings: Settings,
+    faults: Sequence[Fault],
+    late: Sequence[tuple[Resize, str]],
+) -> Iterator[Finding]:
+    for fault in faults:
+        if fault.kind != "illegal_access":
+            continue
+        before = [
+            resize
+            for resize, after in late
+            if after == "capture" and resize.origin.line < fault.origin.line
+        ]
+        if before:
+            yield _of_fault(
+                text, settings, fault, "pointer_moved_after_capture", "WS301",
+                reasons.MOVED, "likely", before[-1],
+            )  # fmt: skip
+            continue
+        hint = _may_move(text, settings, fault)
+        if hint:
+            yield _of_fault(
+                text, settings, fault, "pointer_moved_after_capture", "WS301",
+                f"{hint} {reasons.MAY}", "possible",
+            )  # fmt: skip
+
+
+def _may_move(text: Text, settings: Settings, fault: Fault) -> str | None:
+    """Why the arena can have moved under captured graphs although no line shows it."""
+    release = release_of(_version(settings, fault.origin.line))
+    v2 = text.v2_runner or any(_V2_RUNNER in frame.path for frame in fault.frames)
+    if v2 and (release is None or release < V2_LOCKS_FROM):
+        return reasons.V2
+    if fault.origin.ranks.dcp is not None and (release is None or release < (0, 24, 0)):
+        return reasons.DCP
+    return None
+
+
+def _starved(
+    text: Text,
+    settings: Settings,
+    given: Given,
+    faults: Sequence[Fault],
+    late: Sequence[tuple[Resize, str]],
+) -> Iterator[Finding]:
+    """Out of memory inside the manager's growth, or right after one KV sizing never saw."""
+    for fault in faults:
+        if fault.kind != "out_of_memory":
+            continue
+        inside = tracebacks.caller(fault.frames)
+        grown = [r for r, _ in late if r.origin.line < fault.origin.line]
+        if inside is None and not grown:
+            inside = next((f for f in reversed(fault.frames) if _known(f)), None)
+            if inside is None:
+                continue
+            why = reasons.KNOWN_OOM
+        else:
+            why = reasons.OOM_INSIDE if inside else reasons.OOM_AFTER
+        yield _of_fault(
+            text, settings, fault, "unlocked_growth_oom", "WS201", why,
+            "certain" if why == reasons.OOM_INSIDE else "possible",
+            grown[-1] if grown and inside is None else None, inside,
+        )  # fmt: skip
+
+
+def _known(frame: Frame) -> bool:
+    return known.match(tracebacks.base(frame.path), frame.function) is not None
+
+
+def _grown(
+    text: Text, settings: Settings, given: Given, late: Sequence[tuple[Resize, str]]
+) -> Iterator[Finding]:
+    for resize, after in late:
+        kind: Class = "unlocked_growth_oom" if after == "kv" else "pointer_moved_after_capture"
+        code, why = (
+            ("WS201", reasons.LATE) if after == "kv" else ("WS301", reasons.LATE_CAPTURE)
+        )
+        yield _of_resize(resize, text, settings, given, kind, code, why, "likely")
+
+
+def _of_resize(
+    resize: Resize,
+    text: Text,
+    settings: Settings,
+    given: Given,
+    kind: Class,
+    code: str,
+    why: str,
+    confidence: Confidence,
+) -> Finding:
+    config = settings.resolve(resize.origin.line)
+    version = _version(settings, resize.origin.line)
+    site = known.match(resize.file or "", resize.function or "", version)
+    numbers = values(config, given, settings.model())
+    exact = _locked(resize.after, text)
+    worst = bounding.worst_case(site, numbers)
+    if kind != "over_reserved":
+        worst = contradiction.checked(worst, site, numbers, resize.after, ())
+    ubatch = resize.ubatch
+    return Finding(
+        code,
+        kind,
+        text.path,
+        resize.origin.line,
+        file=resize.file,
+        function=resize.function,
+        line=resize.line,
+        required_bytes=resize.after.bytes if exact is None else exact,
+        required_text=resize.after.text,
+        required_exact=exact is not None,
+        current_bytes=resize.before.bytes,
+        current_text=resize.before.text,
+        ranks=resize.origin.ranks,
+        slot=None if ubatch is None else (ubatch, resize.lane or 0),
+        version=version,
+        site=site,
+        worst=worst,
+        fixed_in=(site.first_fixed or None) if site else None,
+        confidence=confidence,
+        why=why,
+        evidence=(f"line {resize.origin.line}: {resize.before.text} -> {resize.after.text}",),
+        values=numbers,
+        given=given,
+    )
+
+
+def _locked(amount: Amount, text: Text) -> int | None:
+    """The exact size, where a debug line of the lock prints one that fits."""
+    fitting = {size for lock in text.locks for size in lock.sizes if amount.fits(size)}
+    return fitting.pop() if len(fitting) == 1 else None
+
+
+def _of_fault(
+    text: Text,
+    settings: Settings,
+    fault: Fault,
+    kind: Class,
+    code: str,
+    why: str,
+    confidence: Confidence,
+    resize: Resize | None = None,
+    frame: Frame | None = None,
+) -> Finding:
+    evidence = [f"line {fault.origin.line}: {fault.kind.replace('_', ' ')}"]
+    if fault.tried:
+        evidence.append(f"tried to allocate {fault.tried}")
+    if resize:
+        evidence.append(
+            f"line {resize.origin.line}: {resize.before.text} -> {resize.after.text}"
+        )
+    file = tracebacks.base(frame.path) if frame else resize.file if resize else None
+    function = frame.function if frame else resize.function if resize else None
+    version = _version(settings, fault.origin.line)
+    site = known.match(file, function, version) if file and function else None
+    return Finding(
+        code,
+        kind,
+        text.path,
+        fault.origin.line,
+        file=file,
+        function=function,
+        line=frame.line if frame else resize.line if resize else None,
+        required_bytes=resize.after.bytes if resize else None,
+        required_text=resize.after.text if resize else None,
+        current_bytes=resize.before.bytes if resize else None,
+        current_text=resize.before.text if resize else None,
+        ranks=fault.origin.ranks,
+        version=version,
+        site=site,
+        fixed_in=(site.first_fixed or None) if site else None,
+        confidence=confidence,
+        why=why,
+        evidence=tuple(evidence),
+        phase=tracebacks.phase(fault.frames),
+    )
+
+
+def _version(settings: Settings, line: int) -> str | None:
+    version: Value | None = settings.resolve(line).get("vllm_version")
+    return version if isinstance(version, str) else None

@@ -1,0 +1,1 @@
+"""From text to facts: what it says, before anyone draws a conclusion."""

@@ -1,0 +1,286 @@
+"""The engine's version, flags and model numbers, as far as a text shows them.
+
+One name may stand in several places (the config dump, the command, prose); the better
+source wins, and of equal ones the last before the failure: servers restart with other
+flags.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from wstrace.triage.ingest.squeeze import Squeezed
+
+Value = int | str | bool | list[int]
+KEPT: Final = 4000
+MODEL: Final = "config.json:"
+
+
+class Source(IntEnum):
+    """Where a setting was read; larger is better."""
+
+    PROSE = 1
+    COMMAND = 2
+    ARGS = 3
+    LOG = 4
+    DUMP = 5
+    RESOLVED = 6
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One name with its value, where it was read and in which line."""
+
+    name: str
+    value: Value
+    source: Source
+    line: int
+
+
+class Settings:
+    """All settings of a text; `resolve` says what held at a line."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, Source], list[Setting]] = {}
+
+    def add(self, setting: Setting) -> None:
+        """Keep the first and the last place of each distinct value."""
+        if len(self._found) >= KEPT:
+            return
+        key = setting.name, repr(setting.value), setting.source
+        places = self._found.setdefault(key, [])
+        places[1:] = [setting] if places else []
+        if not places:
+            places.append(setting)
+
+    def resolve(self, line: int | None = None) -> dict[str, Value]:
+        """Name to value at `line` (the end of the text where None), in order of names."""
+        found = self._best(line)
+        return {name: value for name, value in found.items() if not name.startswith(MODEL)}
+
+    def model(self) -> dict[str, Value]:
+        """The numbers of a model's config.json that stands in the text, by its own keys."""
+        found = self._best(None)
+        return {
+            name.removeprefix(MODEL): value
+            for name, value in found.items()
+            if name.startswith(MODEL)
+        }
+
+    def _best(self, line: int | None) -> dict[str, Value]:
+        best: dict[str, Setting] = {}
+        for setting in (item for places in self._found.values() for item in places):
+            other = best.get(setting.name)
+            if other is None or _rank(setting, line) > _rank(other, line):
+                best[setting.name] = setting
+        return {name: best[name].value for name in sorted(best)}
+
+
+def _rank(setting: Setting, line: int | None) -> tuple[int, int, int]:
+    earlier = line is None or setting.line <= line
+    return int(setting.source), int(earlier), setting.line if earlier else -setting.line
+
+
+_NAMES: Final = {
+    "max_seq_len": "max_model_len",
+    "kv_cache_dtype": "cache_dtype",
+    "tq_max_kv_splits_for_cuda_graph": "tq_max_kv_splits",
+    "num_spec_tokens": "num_speculative_tokens",
+    "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE": "flashinfer_workspace_bytes",
+    "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB": "sparse_indexer_max_logits_mb",
+}
+_INTEGERS: Final = (
+    "max_model_len", "max_seq_len", "max_num_batched_tokens", "max_num_seqs", "block_size",
+    "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
+    "decode_context_parallel_size", "prefill_context_parallel_size", "num_speculative_tokens",
+    "max_cudagraph_capture_size", "num_gpu_blocks_override", "kv_cache_memory_bytes",
+    "cp_kv_cache_interleave_size", "tq_max_kv_splits_for_cuda_graph", "num_spec_tokens",
+)  # fmt: skip
+_BOOLEANS: Final = (
+    "enforce_eager", "enable_chunked_prefill", "enable_prefix_caching", "enable_dbo",
+    "async_scheduling", "enable_expert_parallel", "enable_sleep_mode",
+)  # fmt: skip
+_WORDS: Final = (
+    "kv_cache_dtype", "dtype", "all2all_backend", "dcp_comm_backend", "quantization",
+    "moe_backend",
+)  # fmt: skip
+_SHORT: Final = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
+_ENVIRONMENT: Final = (
+    "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE",
+    "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB",
+)
+_ANY: Final = "|".join((*_INTEGERS, *_BOOLEANS, *_WORDS))
+_PAIR: Final = re.compile(
+    rf"(?<![\w-])'?(?P<name>{_ANY})'?[=:](?:<\w+\.)?(?P<value>'[^']{{1,60}}'|-?[\w.]+)"
+)
+_GRAPH_MODE: Final = re.compile(r"'cudagraph_mode':(?:<CUDAGraphMode\.(\w+?):|'(\w+)')")
+_GRAPH_SIZES: Final = re.compile(r"'cudagraph_capture_sizes':\[([\d,]{1,4000})\]")
+_FLAG_NAMES: Final = "|".join(
+    name.replace("_", "[-_]") for name in (*_INTEGERS, *_BOOLEANS, *_WORDS)
+)
+_FLAG: Final = re.compile(
+    rf"--(?P<no>no-)?(?P<flag>{_FLAG_NAMES})(?![\w-])"
+    r"(?:(?:=|[\s\"',\\]+(?:-\s+)?)[\"']?(?P<value>(?!-)[^\s\"',\\]+))?"
+)
+_SHORT_FLAG: Final = re.compile(r"(?<![\w-])-(?P<flag>tp|pp)[= ](?P<value>\d+)(?!\w)")
+_SPECULATIVE: Final = re.compile(r"[\"']num_speculative_tokens[\"']\s*:\s*(\d+)")
+_ASSIGNED: Final = re.compile(
+    r"(?<![\w-])(?P<name>max[-_]model[-_]len|max[-_]num[-_]batched[-_]tokens"
+    r"|max[-_]num[-_]seqs|(?:tensor|data|pipeline)[-_]parallel[-_]size"
+    rf"|{'|'.join(_ENVIRONMENT)})[\"'`]?\s*[=:]\s*[\"'`]?(?P<value>\d[\d_,]*[kKmM]?)(?![\w.])"
+)
+_SCALES: Final = {
+    "": 1, "k": 10**3, "K": 1 << 10, "m": 10**6, "M": 1 << 20, "g": 10**9, "G": 1 << 30,
+}  # fmt: skip
+_MODEL_KEY: Final = re.compile(
+    r"[\"'](?P<key>num_attention_heads|num_key_value_heads|head_dim|hidden_size|moe_topk"
+    r"|num_experts_per_tok|moe_intermediate_size|intermediate_size|num_experts|kv_lora_rank"
+    r"|n_routed_experts|num_local_experts|qk_rope_head_dim|v_head_dim|index_head_dim"
+    r"|index_n_heads|index_topk|index_kpool|sliding_window)[\"']\s*:\s*(?P<value>\d+)(?![.\d])"
+)
+_LOG_LINES: Final = (
+    ("max_model_len", re.compile(r"Usingmaxmodellen(\d+)"), Source.LOG),
+    ("block_size", re.compile(r"Settingattentionblocksizeto(\d+)tokens"), Source.RESOLVED),
+    ("max_num_batched_tokens", re.compile(r"withmax_num_batched_tokens=(\d+)"), Source.LOG),
+)
+_VERSIONS: Final = (
+    (Source.DUMP, re.compile(r"LLMengine\(v(?P<v>[\w.+]+)\)with")),
+    (Source.LOG, re.compile(r"vLLMAPIserverversion(?P<v>\d[\w.+]*?)(?:args|$)")),
+)
+_RAW_VERSIONS: Final = (
+    (Source.LOG, re.compile(r"\bversion (?P<v>\d+\.\d+\.\d[\w.+]*)\s*$")),
+    (Source.ARGS, re.compile(r"vLLM Version\s*:\s*v?(?P<v>\d+\.\d[\w.+]*)", re.IGNORECASE)),
+    (Source.COMMAND, re.compile(r"\bvllm\s?==\s?(?P<v>\d+\.\d[\w.+]*)")),
+    (Source.COMMAND, re.compile(r"vllm/vllm-[\w-]+:v(?P<v>\d+\.\d+[\w.+]*)")),
+    (Source.PROSE, re.compile(r"\bv?LLM[ -]v?(?P<v>0\.\d+\.\d+[\w.+]*)", re.IGNORECASE)),
+)
+_DUMP_START: Final = re.compile(r"withconfig:|non-defaultargs:\{")
+DUMP_REACH: Final = 16000
+
+
+def settings_of(squeezed: Squeezed) -> Iterator[Setting]:
+    """Every setting in the text of one stream."""
+    yield from _dumps(squeezed)
+    yield from _log_lines(squeezed)
+    yield from _commands(squeezed)
+
+
+def _dumps(squeezed: Squeezed) -> Iterator[Setting]:
+    text = squeezed.text
+    starts = list(_DUMP_START.finditer(text))
+    ends = [match.start() for match in starts[1:]] + [len(text)]
+    for start, end in zip(starts, ends, strict=False):
+        source = Source.DUMP if start.group() == "withconfig:" else Source.ARGS
+        line = squeezed.line(start.start()).number
+        body = text[start.end() : min(end, start.end() + DUMP_REACH)]
+        for name, value in _pairs(body):
+            yield Setting(name, value, source, line)
+
+
+def _pairs(body: str) -> Iterator[tuple[str, Value]]:
+    seen: set[str] = set()
+    for match in _PAIR.finditer(body):
+        name = match["name"]
+        value = _value(name, match["value"].strip("'"))
+        if value is not None and name not in seen:
+            seen.add(name)
+            yield _NAMES.get(name, name), value
+    mode = _GRAPH_MODE.search(body)
+    if mode:
+        yield "cudagraph_mode", mode[1] or mode[2]
+    sizes = _GRAPH_SIZES.search(body)
+    if sizes:
+        yield "cudagraph_capture_sizes", [int(size) for size in sizes[1].split(",") if size]
+
+
+def _value(name: str, text: str) -> Value | None:
+    """The value in the type that `name` has; None for 'None', 'auto' and nonsense."""
+    if name in _BOOLEANS:
+        return {"true": True, "false": False, "1": True, "0": False}.get(text.lower())
+    if name in _INTEGERS or name in _ENVIRONMENT:
+        return integer(text)
+    word = text.removeprefix("torch.")
+    return None if word in ("None", "auto", "null") else word
+
+
+def integer(text: str) -> int | None:
+    """vLLM reads 64k as 64000 and 64K as 65536."""
+    match = re.fullmatch(r"(\d[\d_,]*)(?:\.0)?([kKmMgG]?)", text)
+    if not match:
+        return None
+    return int(re.sub(r"[_,]", "", match[1])) * _SCALES[match[2]]
+
+
+def _log_lines(squeezed: Squeezed) -> Iterator[Setting]:
+    text = squeezed.text
+    for name, pattern, source in _LOG_LINES:
+        for match in pattern.finditer(text):
+            yield Setting(name, int(match[1]), source, squeezed.line(match.start()).number)
+    for source, pattern in _VERSIONS:
+        for match in pattern.finditer(text):
+            line = squeezed.line(match.start()).number
+            yield Setting("vllm_version", match["v"], source, line)
+
+
+def _commands(squeezed: Squeezed) -> Iterator[Setting]:
+    """Flags of a command line, which may go on over lines, and other raw forms."""
+    for line in squeezed.lines:
+        text = line.text
+        if "ersion" in text or "vllm" in text or "LLM" in text:
+            for source, pattern in _RAW_VERSIONS:
+                found = pattern.search(text)
+                if found:
+                    value = found["v"].rstrip(".+")
+                    yield Setting("vllm_version", value, source, line.number)
+        if "_" in text and ":" in text:
+            for found in _MODEL_KEY.finditer(text):
+                key, value = MODEL + found["key"], int(found["value"])
+                yield Setting(key, value, Source.PROSE, line.number)
+        if "max" in text or "parallel" in text or "VLLM_" in text:
+            for found in _ASSIGNED.finditer(text):
+                yield from _assigned(found, line.number)
+    texts = [line.text for line in squeezed.lines]
+    marked = [i for i, text in enumerate(texts) if "--" in text or "-tp" in text]
+    for first, last in _runs(marked):
+        lines = squeezed.lines[first : last + 2]
+        text = "\n".join(line.text for line in lines)
+        yield from _flags(text, lines[0].number)
+
+
+def _runs(marked: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Stretches of neighbouring marked lines, a line between two of them allowed."""
+    start = last = None
+    for index in marked:
+        if start is None or last is None or index > last + 2:
+            if start is not None and last is not None:
+                yield start, last
+            start = index
+        last = index
+    if start is not None and last is not None:
+        yield start, last
+
+
+def _flags(text: str, line: int) -> Iterator[Setting]:
+    for match in _FLAG.finditer(text):
+        name = match["flag"].replace("-", "_")
+        given = match["value"] or ""
+        value = not match["no"] if name in _BOOLEANS else _value(name, given)
+        if value is not None and value != "":
+            yield Setting(_NAMES.get(name, name), value, Source.COMMAND, line)
+    for match in _SHORT_FLAG.finditer(text):
+        yield Setting(_SHORT[match["flag"]], int(match["value"]), Source.COMMAND, line)
+    for found in _SPECULATIVE.finditer(text):
+        yield Setting("num_speculative_tokens", int(found[1]), Source.COMMAND, line)
+
+
+def _assigned(match: re.Match[str], line: int) -> Iterator[Setting]:
+    name = match["name"].replace("-", "_")
+    value = integer(match["value"])
+    if value:
+        yield Setting(_NAMES.get(name, name), value, Source.PROSE, line)

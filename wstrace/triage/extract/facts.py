@@ -1,0 +1,164 @@
+"""What one text says, before anyone draws a conclusion. Sizes are bytes where exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from wstrace.triage.extract.ranks import NOWHERE, Ranks
+
+RefusalKind = Literal["arena", "persistent", "shape", "scratch", "lane"]
+FaultKind = Literal["illegal_access", "out_of_memory"]
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A size as it was printed: `text` such as '16.00 MB', and what it may be in bytes.
+
+    Rows of a scratch buffer are an amount too: then `bytes` is None.
+    """
+
+    text: str
+    bytes: int | None
+    low: int = 0
+    high: int = -1
+
+    def fits(self, exact: int) -> bool:
+        """True where a size of `exact` bytes would have been printed so."""
+        return self.low <= exact <= self.high
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a traceback, `path` with forward slashes."""
+
+    path: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where in the text something stands: the line, the process, its ranks."""
+
+    line: int
+    stream: str = ""
+    label: str = ""
+    ranks: Ranks = NOWHERE
+
+
+@dataclass(frozen=True)
+class Mention:
+    """Talk about the message: it stands there, but states no failure."""
+
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class Captured:
+    """`Graph capturing finished`."""
+
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """vLLM refused to serve a request from a locked workspace.
+
+    `caller` is the site as printed; file, line and function are its parts, completed from
+    the traceback. `name` is the key of a persistent resource or the name an old version
+    printed.
+    """
+
+    kind: RefusalKind
+    origin: Origin
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    required: Amount | None = None
+    current: Amount | None = None
+    name: str | None = None
+    detail: str | None = None
+    lane: int | None = None
+    layer: str | None = None
+    frames: tuple[Frame, ...] = ()
+    times: int = 1
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Equal for two reports of the same failure in the same rank."""
+        texts = (self.required and self.required.text, self.current and self.current.text)
+        return self.kind, self.file, self.function, *texts, self.name, self.detail
+
+
+@dataclass(frozen=True)
+class Resize:
+    """A line of VLLM_DEBUG_WORKSPACE: the arena of a slot was replaced."""
+
+    origin: Origin
+    file: str | None
+    line: int | None
+    function: str | None
+    before: Amount
+    after: Amount
+    ubatch: int | None = None
+    lane: int | None = None
+    every_ubatch: int | None = None
+
+
+@dataclass(frozen=True)
+class LockState:
+    """A line of VLLM_DEBUG_WORKSPACE: locked or unlocked, exact sizes in bytes by slot."""
+
+    origin: Origin
+    locked: bool
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KvMemory:
+    """`Available KV cache memory`: from here on the KV cache size is decided."""
+
+    origin: Origin
+    text: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A CUDA or HIP error that a moved or grown arena can cause."""
+
+    kind: FaultKind
+    origin: Origin
+    tried: str | None = None
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepDump:
+    """The scheduler's last step: tokens of the step, and (scheduled, computed) by request."""
+
+    origin: Origin
+    total_tokens: int | None
+    scheduled: tuple[int, ...]
+    computed: tuple[int, ...]
+    draft_tokens: int = 0
+
+
+Fact = Refusal | Resize | LockState | KvMemory | Fault | StepDump | Captured | Mention
+
+
+@dataclass
+class Text:
+    """All facts of one input. `mentions` counts talk about the message without facts."""
+
+    path: str
+    refusals: list[Refusal] = field(default_factory=list)
+    resizes: list[Resize] = field(default_factory=list)
+    locks: list[LockState] = field(default_factory=list)
+    kv: list[KvMemory] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    steps: list[StepDump] = field(default_factory=list)
+    captured: list[Captured] = field(default_factory=list)
+    mentions: int = 0
+    v2_runner: bool = False
+    notes: list[str] = field(default_factory=list)

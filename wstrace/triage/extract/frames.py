@@ -1,0 +1,88 @@
+"""Tracebacks in squeezed text: the frames before a message, its caller and its phase."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+from wstrace.triage.extract.facts import Frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from wstrace.triage.ingest.squeeze import Squeezed
+
+LONGEST: Final = 120
+REACH: Final = 1 << 15
+_FRAME: Final = re.compile(
+    r"File'(?P<path>[^'\n]{1,500}?\.pyc?|<[\w-]+>|[^'\n]{1,200}?)',line(?P<line>\d+),in"
+)
+_FUNCTION: Final = re.compile(r"[\w.<>]+")
+_TRACEBACK: Final = "Traceback(mostrecentcalllast)"
+_MANAGER: Final = "workspace.py"
+_PHASES: Final = (
+    ("profile", ("profile_run", "determine_available_memory")),
+    ("load", ("load_model",)),
+    ("kv-init", ("initialize_kv_cache", "initialize_from_config")),
+    ("capture", ("capture_model", "profile_cudagraph_memory", "capture_graph")),
+    ("post-lock-warmup", ("compile_or_warm_up_model", "warmup_kernels", "kernel_warmup")),
+    ("serving", ("execute_model", "sample_tokens", "run_busy_loop", "execute_dummy_batch")),
+)
+
+
+def frames_of(squeezed: Squeezed) -> list[tuple[int, Frame]]:
+    """All frames with their positions, in order."""
+    found = []
+    for match in _FRAME.finditer(squeezed.text):
+        function = _function_at(squeezed, match.end())
+        path = match["path"].replace("\\", "/")
+        found.append((match.start(), Frame(path, int(match["line"]), function)))
+    return found
+
+
+def _function_at(squeezed: Squeezed, position: int) -> str:
+    """The name that begins at `position`; it ends at the end of its line at the latest."""
+    end = squeezed.end_of_line(position)
+    name = _FUNCTION.match(squeezed.text, position, end)
+    return name.group() if name else ""
+
+
+def before(
+    position: int, frames: Sequence[tuple[int, Frame]], squeezed: Squeezed
+) -> tuple[Frame, ...]:
+    """The frames of the traceback that ends at `position`, outermost first."""
+    start = squeezed.text.rfind(_TRACEBACK, max(0, position - REACH), position)
+    last = bisect_left(frames, position, key=itemgetter(0))
+    first = bisect_left(frames, max(start, position - REACH), key=itemgetter(0))
+    return tuple(frame for _, frame in frames[max(first, last - LONGEST) : last])
+
+
+def caller(frames: Sequence[Frame]) -> Frame | None:
+    """The frame that called the workspace manager; None where no frame entered it."""
+    inner = len(frames)
+    while inner and base(frames[inner - 1].path) == _MANAGER:
+        inner -= 1
+    return frames[inner - 1] if inner and inner < len(frames) else None
+
+
+def phase(frames: Iterable[Frame]) -> str | None:
+    """The phase that the frames' functions show, in the words of the trace format."""
+    functions = {frame.function for frame in frames}
+    for name, marks in _PHASES:
+        if functions.intersection(marks):
+            return name
+    return None
+
+
+def base(path: str) -> str:
+    """The last part of a path of either kind."""
+    return re.split(r"[/\\]", path)[-1]
+
+
+def module_path(path: str) -> str:
+    """The path below the folder that holds the vllm package; the base name elsewhere."""
+    parts = re.split(r"[/\\]+", path)
+    inside = [index for index, part in enumerate(parts[:-1]) if part == "vllm"]
+    return "/".join(parts[inside[-1] :]) if inside else parts[-1]

@@ -1,0 +1,196 @@
+"""One input, read once from start to end: blocks, lines, streams, facts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from wstrace.triage.extract.collect import Collector
+from wstrace.triage.extract.engine_settings import Settings, settings_of
+from wstrace.triage.extract.facts import Mention
+from wstrace.triage.extract.ranks import NOWHERE, Ranks, ranks_of
+from wstrace.triage.extract.refusals import REACH
+from wstrace.triage.extract.scan import scan
+from wstrace.triage.extract.steps import steps_of
+from wstrace.triage.ingest import reading
+from wstrace.triage.ingest.prefilter import Prefilter
+from wstrace.triage.ingest.prefixes import Line, Unwrapper
+from wstrace.triage.ingest.squeeze import join
+
+if TYPE_CHECKING:
+    from wstrace.triage.extract.facts import Fact, Origin, Text
+    from wstrace.triage.ingest.squeeze import Squeezed
+
+STREAMS: Final = 512
+CARRY: Final = 1 << 15
+LONG_LINE: Final = 8 * CARRY
+_ASSIGNED: Final = re.compile(
+    r"rank\d+inworldsize\d+isassignedasDPrank(\d+),PPrank(\d+)(?:,PCPrank\d+)?,TPrank(\d+)"
+    r"(?:,EPrank(\d+|N/A))?"
+)
+
+
+@dataclass
+class _Stream:
+    """The lines of one process that were not scanned yet, and the end of those that were.
+
+    Facts that begin in the last REACH characters may go on in the next block: they wait.
+    `done` is where, in the text of `carry`, the waiting part begins.
+    """
+
+    label: str
+    fresh: list[Line] = field(default_factory=list)
+    carry: list[Line] = field(default_factory=list)
+    done: int = 0
+    ranks: Ranks = NOWHERE
+
+
+def parse_file(path: str) -> tuple[Text, Settings]:
+    """The facts of a file, or of stdin for '-'. WstraceError: it cannot be read as text."""
+    with reading.opened(path) as stream:
+        return parse(stream, path)
+
+
+def parse(stream: BinaryIO, path: str) -> tuple[Text, Settings]:
+    """The facts of an open binary stream; `path` names it in messages."""
+    parser = _Parser(path)
+    prefilter = Prefilter()
+    for block, follows in prefilter.kept(reading.blocks(stream, path)):
+        if not follows:
+            parser.flush()
+        parser.feed(block)
+    text = parser.finish()
+    if prefilter.repeated:
+        text.notes.append(
+            f"about {prefilter.repeated} MB repeat what was read before: counts are too low"
+        )
+    return text, parser.settings
+
+
+class _Parser:
+    """Sorts lines by process and scans each process's text, one block at a time."""
+
+    def __init__(self, path: str) -> None:
+        self.settings = Settings()
+        self._facts = Collector(path)
+        self._streams: dict[str, _Stream] = {}
+        self._last: dict[str, str] = {}
+        self._previous: str | None = None
+        self._unwrapper = Unwrapper()
+        self._undecodable = 0
+
+    def feed(self, block: reading.Block) -> None:
+        """Take in one block of the input."""
+        text = block.data.decode("utf-8", "replace")
+        self._undecodable += text.count("\ufffd")
+        for line in self._unwrapper.lines(text, block.first_line):
+            self._sort(line)
+        for key, stream in self._streams.items():
+            if stream.fresh:
+                self._scan(key, stream)
+
+    def flush(self) -> None:
+        """Nothing follows directly: scan what waits, and let the next line continue nothing."""
+        for key, stream in self._streams.items():
+            self._scan(key, stream, last=True)
+        self._last.clear()
+        self._previous = None
+
+    def finish(self) -> Text:
+        """The facts, with notes on what was odd about the input."""
+        self.flush()
+        text = self._facts.text()
+        if self._undecodable:
+            text.notes.append(
+                f"{self._undecodable} characters are not UTF-8 and were read as unknown ones"
+            )
+        return text
+
+    def _sort(self, line: Line) -> None:
+        if line.ends_stream:
+            self._last.pop(line.outer, None)
+            self._previous = None
+            return
+        key = self._previous = self._stream_of(line)
+        stream = self._streams.get(key)
+        if stream is None:
+            self._make_room()
+            stream = self._streams[key] = _Stream(key.partition("\0")[2])
+        stream.fresh.append(line)
+
+    def _stream_of(self, line: Line) -> str:
+        """The key of the process that wrote the line.
+
+        A line without label continues the last labelled one of its collector; one without
+        any prefix, after a prefixed one, is what a terminal wrapped.
+        """
+        if line.label:
+            key = f"{line.outer}\0{line.label}"
+            self._last[line.outer] = key
+            return key
+        if not line.outer and self._previous is not None:
+            return self._previous
+        return self._last.get(line.outer, line.outer)
+
+    def _make_room(self) -> None:
+        if len(self._streams) < STREAMS:
+            return
+        for key in list(self._streams)[: STREAMS // 4]:
+            self._scan(key, self._streams.pop(key), last=True)
+
+    def _scan(self, key: str, stream: _Stream, last: bool = False) -> None:
+        squeezed = join(stream.carry + stream.fresh)
+        length = len(squeezed.text)
+        limit = length if last else max(stream.done, length - REACH)
+        stream.ranks = _assigned(squeezed) or stream.ranks
+        for position, fact in (*scan(squeezed, key), *steps_of(squeezed, key)):
+            if stream.done <= position < limit:
+                self._facts.add(_placed(fact, stream))
+        if stream.fresh:
+            for setting in settings_of(squeezed):
+                self.settings.add(setting)
+            self._facts.v2_runner |= "UsingV2ModelRunner" in squeezed.text
+        stream.carry, begins = ([], length) if last else _carried(squeezed)
+        stream.done = max(0, limit - begins)
+        stream.fresh = []
+
+
+def _carried(squeezed: Squeezed) -> tuple[list[Line], int]:
+    """The last lines, CARRY characters and more, and where they begin in the text.
+
+    Of a line that is much longer only its end is kept, or each block would be read twice.
+    """
+    length = len(squeezed.text)
+    first = squeezed.index(max(0, length - CARRY))
+    lines = list(squeezed.lines[first:])
+    if lines and len(lines[0].text) > LONG_LINE:
+        lines[0] = replace(lines[0], text=lines[0].text[-LONG_LINE // 2 :])
+        kept = join(lines).text
+        if len(kept) >= CARRY and squeezed.text.endswith(kept):
+            return lines, length - len(kept)
+        lines = list(squeezed.lines[first:])
+    return lines, squeezed.starts[first] if squeezed.starts else 0
+
+
+def _assigned(squeezed: Squeezed) -> Ranks | None:
+    """The ranks that vLLM says it assigned to this process."""
+    found = _ASSIGNED.search(squeezed.text)
+    if found is None:
+        return None
+    ep = int(found[4]) if found[4] and found[4].isdigit() else None
+    return Ranks(dp=int(found[1]), pp=int(found[2]), tp=int(found[3]), ep=ep)
+
+
+def _placed(fact: Fact, stream: _Stream) -> Fact:
+    """The fact in its process; a mention only counts, and junk is dense with them."""
+    if isinstance(fact, Mention):
+        return fact
+    return replace(fact, origin=_labelled(fact.origin, stream))
+
+
+def _labelled(origin: Origin, stream: _Stream) -> Origin:
+    """The origin with its process label and ranks; a rank in the label comes first."""
+    own = vars(ranks_of(stream.label))
+    ranks = replace(stream.ranks, **{n: rank for n, rank in own.items() if rank is not None})
+    return replace(origin, label=stream.label, ranks=ranks)

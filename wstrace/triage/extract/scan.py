@@ -1,0 +1,129 @@
+"""Find vLLM's messages in squeezed text: refusals, debug lines, faults."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from wstrace.triage.extract import frames as tracebacks
+from wstrace.triage.extract.facts import (
+    Captured,
+    Fault,
+    KvMemory,
+    LockState,
+    Origin,
+    Refusal,
+    Resize,
+)
+from wstrace.triage.extract.measure import SITE, SIZE, amount, origin_at
+from wstrace.triage.extract.refusals import refusals_of
+from wstrace.triage.ingest import repair
+from wstrace.triage.ingest.squeeze import join
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wstrace.triage.extract.facts import Fact, Frame
+    from wstrace.triage.extract.refusals import Found
+    from wstrace.triage.ingest.squeeze import Squeezed
+
+_RESIZE: Final = re.compile(
+    rf"Resizedworkspacefrom[/']*(?P<caller>[^']{{1,300}}?)[/']*:{SIZE.format('before')}"
+    rf"(?:->?|>){SIZE.format('after')}"
+    r"(?:\((?:(?P<every>\d+)ubatches|ubatch(?P<ubatch>\d+)(?:,lane(?P<lane>\d+))?))?"
+)
+_STATE: Final = re.compile(
+    r"Workspace(?P<un>un)?locked\.Currentsizes:\[(?P<sizes>[\d.,eE+-]*)\]"
+)
+_KV: Final = re.compile(r"AvailableKVcachememory:(?P<size>-?[\d.]+)GiB")
+_CAPTURED: Final = re.compile(r"Graphcapturingfinished")
+_ILLEGAL: Final = re.compile(r"illegalmemoryaccess|ErrorIllegalAddress")
+_MEMORY: Final = re.compile(r"OutOfMemoryError|(?:CUDA|HIP)(?:error:)?outofmemory")
+_TRIED: Final = re.compile(r"Triedtoallocate(?P<size>[\d.]+[KMG]iB)")
+
+
+def scan(squeezed: Squeezed, stream: str) -> Iterator[Found]:
+    """Every fact of one process's text, with its position there."""
+    stack = tracebacks.frames_of(squeezed)
+    refusals = list(refusals_of(squeezed, stream, stack))
+    if not any(_is_complete(fact) for _, fact in refusals):
+        refusals = _repaired(squeezed, stream) or refusals
+    yield from refusals
+    yield from _debug_lines(squeezed, stream)
+    yield from _faults(squeezed, stream, stack)
+
+
+def _is_complete(fact: Fact) -> bool:
+    if not isinstance(fact, Refusal):
+        return False
+    return fact.kind != "arena" or None not in (fact.current, fact.file, fact.function)
+
+
+def _repaired(squeezed: Squeezed, stream: str) -> list[Found]:
+    """Complete refusals that appear when an unknown prefix is taken off, else nothing."""
+    if not repair.worth_trying(squeezed.text):
+        return []
+    shorter = join(repair.without_shared_prefix(squeezed.lines))
+    if shorter.text == squeezed.text:
+        return []
+    found = refusals_of(shorter, stream, tracebacks.frames_of(shorter))
+    return [
+        (squeezed.starts[shorter.index(position)], fact)
+        for position, fact in found
+        if _is_complete(fact)
+    ]
+
+
+def _debug_lines(squeezed: Squeezed, stream: str) -> Iterator[Found]:
+    text = squeezed.text
+    for pattern, make in _LINES:
+        for match in pattern.finditer(text):
+            yield match.start(), make(match, origin_at(squeezed, match.start(), stream))
+
+
+def _resize(match: re.Match[str], origin: Origin) -> Resize:
+    site = SITE.search(match["caller"])
+    return Resize(
+        origin,
+        file=site["file"] if site else None,
+        line=int(site["line"]) if site and site["line"] else None,
+        function=site["function"] if site else None,
+        before=amount(match["before"]),
+        after=amount(match["after"]),
+        ubatch=_number(match["ubatch"]),
+        lane=_number(match["lane"]),
+        every_ubatch=_number(match["every"]),
+    )
+
+
+def _state(match: re.Match[str], origin: Origin) -> LockState:
+    sizes = (float(size) for size in match["sizes"].split(",") if size)
+    return LockState(origin, not match["un"], tuple(round(size * (1 << 20)) for size in sizes))
+
+
+def _kv(match: re.Match[str], origin: Origin) -> KvMemory:
+    return KvMemory(origin, f"{match['size']} GiB")
+
+
+def _captured(_: re.Match[str], origin: Origin) -> Captured:
+    return Captured(origin)
+
+
+_LINES: Final = ((_RESIZE, _resize), (_STATE, _state), (_KV, _kv), (_CAPTURED, _captured))
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def _faults(squeezed: Squeezed, stream: str, stack: list[tuple[int, Frame]]) -> Iterator[Found]:
+    text = squeezed.text
+    for match in _ILLEGAL.finditer(text) if "llegal" in text else ():
+        frames = tracebacks.before(match.start(), stack, squeezed)
+        origin = origin_at(squeezed, match.start(), stream)
+        yield match.start(), Fault("illegal_access", origin, frames=frames)
+    for match in _MEMORY.finditer(text) if "emory" in text else ():
+        tried = _TRIED.search(text, match.start(), match.start() + 300)
+        frames = tracebacks.before(match.start(), stack, squeezed)
+        origin = origin_at(squeezed, match.start(), stream)
+        yield match.start(), Fault("out_of_memory", origin, tried and tried["size"], frames)

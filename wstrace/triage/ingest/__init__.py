@@ -1,0 +1,1 @@
+"""From what a person hands over to lines of text."""

@@ -1,0 +1,239 @@
+"""Take the wrapping off a log line: who wrote it, and what is left as text.
+
+Collectors put their own prefix before vLLM's (docker compose, kubectl, journald, CRI, Ray),
+people quote, colour and escape. Two lines belong together when their outer prefix and
+vLLM's process label agree.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from wstrace.triage.extract.ranks import NOWHERE, ranks_of
+from wstrace.triage.ingest.squeeze import unescape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+JSON_LIMIT: Final = 1 << 20
+LEADS: Final = 16
+_LEVEL: Final = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION)"
+_LABEL: Final = re.compile(
+    r"\((?P<name>[A-Za-z_][\w.:\-]{0,80}(?: [A-Za-z_]\w*(?:=\w+)?){0,4} )?"
+    r"pid=(?P<pid>\d+)(?:, ?ip=(?P<ip>[^)\s]{1,64}))?\) ?"
+)
+_VLLM_HEAD: Final = re.compile(
+    rf"\s*\[?{_LEVEL}\]?:?\s+"
+    r"(?:\d{2,4}[-/]\d\d(?:[-/]\d\d)?[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\s*)?"
+    r"(?:\[?[\w./\\<>-]{1,120}:\d+\]?:?(?:\s|$))?"
+)
+_TIME: Final = re.compile(
+    r"\s*\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?"
+    r"(?: ?Z| ?[+-]\d\d:?\d\d| UTC)?"
+    r"|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?"
+    r"|\d\d:\d\d:\d\d(?:[.,]\d+)?)\]?[,:]?\s+"
+)
+_UNIT: Final = re.compile(rf"(?!{_LEVEL}\b)(?P<key>[\w.-]+ [\w./@:-]+(?:\[\d+\])?): ?")
+_CRI: Final = re.compile(r"std(?:out|err) [FP] ")
+_COMPOSE: Final = re.compile(r"(?P<key>[A-Za-z0-9][\w.-]{0,80})\s*\|(?: |$)")
+_POD: Final = re.compile(r"\[(?P<key>(?=[^\]]*[/-])[\w./-]{3,200})\] ?")
+_NUMBERED: Final = re.compile(r"\s{0,8}\d{1,8}(?:\t|\s*[│|] )")
+_TORCHRUN: Final = re.compile(r"\[(?P<key>rank\d+)\]: ?")
+_QUOTE: Final = re.compile(r"(?:\s*(?:>|[│┃|](?=\s|$)))+ ?")
+_LOGGER: Final = re.compile(rf"[-:| ]*(?:[\w.]+ ?[-:|] ?)?\[?{_LEVEL}\]? ?[-:|] ?(?!\d\d-)")
+_ANSI: Final = re.compile(
+    r"(?:\x1b|\\x1b|\\u001[bB]|\\033|\\e|\^\[|#033|\ufffd(?=\[\d))"
+    r"(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}\x07)"
+)
+_TAG: Final = re.compile(
+    r"</?(?:pre|code|span|p|div|strong|em|b|i|a|li|ul|ol|td|tr|th|table|tbody|details|summary"
+    r"|blockquote|font|tt|samp|h[1-6])(?:\s[^<>]{0,300})?>",
+    re.IGNORECASE,
+)
+_BREAK: Final = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_ESCAPED_NEWLINE: Final = re.compile(r"\\{1,4}r?\\{0,4}n(?=[\s'\"A-Z0-9^\\(\[]|$)")
+_ANY_ESCAPED_NEWLINE: Final = re.compile(r"\\{1,4}n")
+_WINDOWS_PATH: Final = re.compile(r"[A-Za-z]:\\|\\site-packages\\|\\vllm\\|\w\\\w+\\\w")
+_ESCAPED_CHARACTER: Final = re.compile(r"\\{1,8}(?:u00([0-7][0-9a-fA-F])|x([2-7][0-9a-fA-F]))")
+_ESCAPED_QUOTE: Final = re.compile(r"\\{1,8}(?=['\"])")
+_REPEATED: Final = re.compile(r"\[repeated \d+x across cluster\].*$")
+_FENCE: Final = re.compile(r"\s*(?:```.*|~~~.*)?$")
+_JSON_OUTER: Final = (
+    "pod", "pod_name", "container", "container_name", "service", "host", "hostname",
+    "_HOSTNAME", "_SYSTEMD_UNIT", "rank", "processName", "process",
+)  # fmt: skip
+
+_JSON_TEXT: Final = frozenset(
+    ("message", "msg", "log", "event", "text", "body", "line", "@message", "textpayload")
+)
+_TELLS: Final = re.compile(r"\n|Traceback|Error|orkspace|requires|current size|locking")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One physical line, or a part of one, without its wrapping.
+
+    `outer` is the collector's key, `label` vLLM's process label with its pid ('' where the
+    line has none), `error` says that its level is ERROR or above.
+    """
+
+    number: int
+    outer: str
+    label: str
+    text: str
+    error: bool = False
+
+    @property
+    def ends_stream(self) -> bool:
+        """A blank line or a code fence: what follows is no continuation."""
+        return not self.label and bool(_FENCE.match(self.text))
+
+
+class Unwrapper:
+    """Lines without their wrapping; remembers the prefixes that stood before labels."""
+
+    def __init__(self) -> None:
+        self._leads: dict[str, str] = {}
+
+    def lines(self, text: str, first: int) -> Iterator[Line]:
+        """All lines of `text`; `first` is the number of the first one."""
+        for number, raw in enumerate(text.split("\n"), first):
+            if "\r" not in raw:
+                yield from self._unwrap(raw, number, "", 0)
+                continue
+            for part in raw.removesuffix("\r").split("\r"):
+                yield from self._unwrap(part, number, "", 0)
+
+    def _unwrap(self, raw: str, number: int, outer: str, depth: int) -> Iterator[Line]:
+        outer, label, text, error = self._peel(_plain(raw), outer)
+        stripped = text.strip()
+        if stripped[:1] == "{" and stripped[-1:] == "}" and depth < 3:
+            inner = _from_json(stripped, outer)
+            if inner is not None:
+                for part in inner[1]:
+                    yield from self._unwrap(part, number, inner[0], depth + 1)
+                return
+        for part in _unescape(text) if "\\" in text else (text,):
+            yield Line(number, outer, label, part, error)
+
+    def _peel(self, text: str, outer: str) -> tuple[str, str, str, bool]:
+        """The collector's key, vLLM's label, the text, and whether its level is an error."""
+        label = ""
+        found = _LABEL.search(text, 0, 400) if "pid=" in text[:400] else None
+        if found and not ("{" in text[: found.start()] and text.rstrip().endswith("}")):
+            outer = self._outer_of(text[: found.start()], outer)
+            while found:
+                label = _better(label, f"{(found['name'] or '').strip()} pid={found['pid']}")
+                text = text[found.end() :]
+                found = _LABEL.match(text)
+        else:
+            outer, text = self._without_lead(*_strip_outer(text, outer))
+        head = _VLLM_HEAD.match(text)
+        if head:
+            error = "ERROR" in head.group() or "CRITICAL" in head.group()
+            return outer, label, text[head.end() :], error
+        return outer, label, text, False
+
+    def _outer_of(self, lead: str, outer: str) -> str:
+        """The key of what stands before a label. What no rule knows there is remembered."""
+        if not lead.strip():
+            return outer
+        outer, rest = _strip_outer(lead, outer)
+        key = f"{outer} {' '.join(rest.split())[:60]}".strip()
+        if rest.strip() and len(self._leads) < LEADS:
+            self._leads[rest] = key
+        return key
+
+    def _without_lead(self, outer: str, text: str) -> tuple[str, str]:
+        """A line without label that begins like one that had one."""
+        for lead, key in self._leads.items():
+            if text.startswith(lead):
+                return key, text[len(lead) :]
+        return outer, text
+
+
+def _plain(text: str) -> str:
+    """Without colours and markup, entities resolved."""
+    if "\x1b" in text or "[0" in text or "[3" in text or "[1" in text:
+        text = _ANSI.sub("", text)
+    if "<" in text:
+        text = _TAG.sub("", _BREAK.sub(" ", text))
+    if "&" in text:
+        text = unescape(unescape(text))
+    if "[repeated " in text:
+        text = _REPEATED.sub("", text)
+    return text
+
+
+def _better(old: str, new: str) -> str:
+    """Of two labels on one line (Ray's and vLLM's) the one that names ranks."""
+    return old if old and ranks_of(new) == NOWHERE and ranks_of(old) != NOWHERE else new
+
+
+def _strip_outer(text: str, outer: str) -> tuple[str, str]:
+    for _ in range(6):
+        before = text
+        timed = _TIME.match(text)
+        if timed:
+            text = text[timed.end() :]
+        for pattern in (_UNIT,) if timed else (_COMPOSE, _POD, _TORCHRUN):
+            found = pattern.match(text)
+            if found:
+                outer = f"{outer} {found['key']}".strip()[:200]
+                text = text[found.end() :]
+        for pattern in (_NUMBERED, _CRI, _QUOTE, _LOGGER):
+            found = pattern.match(text)
+            text = text[found.end() :] if found else text
+        if text == before:
+            break
+    return outer, text
+
+
+def _unescape(text: str) -> list[str]:
+    """The lines of a text in which newlines are written as backslash and n."""
+    newline = _ESCAPED_NEWLINE if _WINDOWS_PATH.search(text) else _ANY_ESCAPED_NEWLINE
+    return [_resolve(part) for part in newline.split(text)]
+
+
+def _resolve(part: str) -> str:
+    part = _ESCAPED_CHARACTER.sub(lambda m: chr(int(m[1] or m[2], 16)), part)
+    return _ESCAPED_QUOTE.sub("", _plain(part))
+
+
+def _from_json(text: str, outer: str) -> tuple[str, list[str]] | None:
+    if len(text) > JSON_LIMIT:
+        return None
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    names = [str(record[key]) for key in _JSON_OUTER if isinstance(record.get(key), str | int)]
+    parts = [
+        part
+        for key, text in _strings(record, "", 0)
+        if key in _JSON_TEXT or _TELLS.search(text)
+        for part in text.split("\n")
+    ]
+    return f"{outer} {' '.join(names)}".strip()[:200], parts
+
+
+def _strings(value: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:
+    """(key, text) of a JSON record, in order; journald writes some texts as bytes."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict) and depth < 6:
+        for name, item in value.items():
+            if name not in _JSON_OUTER:
+                yield from _strings(item, name.lower(), depth + 1)
+    elif isinstance(value, list) and depth < 6:
+        numbers = all(isinstance(item, int) and 0 <= item < 256 for item in value)
+        if value and numbers and (key == "message" or len(value) > 8):
+            yield key, bytes(value).decode("utf-8", "replace")
+            return
+        for item in value:
+            yield from _strings(item, key, depth + 1)

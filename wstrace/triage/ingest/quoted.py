@@ -1,0 +1,62 @@
+"""Tell a failure from talk about it: source code, a diff, a test, a search command."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from wstrace.triage.ingest.squeeze import Squeezed
+
+_CODE: Final = re.compile(
+    r"(?:(?:^|[\s(=,\[{+])(?:[rfbu]{1,2})[\"']"
+    r"|\bmatch\s*=\s*[rf]?[\"']"
+    r"|\b(?:grep|rg|ag|assert\w*|pytest\.raises|re\.\w+)\b.{0,80}[\"']"
+    r"|[\"']\s*(?:in|==)\s.{0,60})$"
+)
+_LITERAL: Final = re.compile(
+    r"^(?:[+\-]?\s*\w[\w.]*(?:\s*:\s*\w+)? \+?= \(\s*|[+\-]\s{4,}\(?)"
+    r"[rfbu]{0,2}[\"'][^\"']{0,60}$"
+)
+_COMMENT: Final = re.compile(r"(?:[+\-]\s*|\s{4,})#\s")
+_HASH: Final = re.compile(r"\s*#\s")
+_SOURCE: Final = re.compile(
+    r"(?:\+\+\+|---) [ab]/|diff --git |@@ -\d|\+\s{2,}\S"
+    r"|\s*(?:async )?def \w+\(.*:\s*$|(?:from [\w.]+ )?import \w|\s*\w+ = \($"
+)
+_HUNK: Final = re.compile(r"@@ -\d+(?:,\d+)? \+\d+")
+_IN_DIFF: Final = re.compile(r"[+\- ]|$|\\ No newline")
+_WORKSPACE: Final = re.compile(r"[Ww]\s*orkspace is locked|[Ww]orkspace\s")
+HUNK_REACH: Final = 400
+SOURCE_REACH: Final = 5
+
+
+def is_talk(squeezed: Squeezed, position: int) -> bool:
+    """True where the message at `position` stands in source code or in a diff."""
+    index = squeezed.index(position)
+    line = squeezed.lines[index]
+    if line.label or line.error:
+        return False
+    found = _WORKSPACE.search(line.text)
+    lead = line.text[max(0, found.start() - 200) : found.start()] if found else ""
+    if _CODE.search(lead) or _LITERAL.search(lead) or _COMMENT.match(lead):
+        return True
+    return _in_diff(squeezed, index) or _is_comment(squeezed, index)
+
+
+def _is_comment(squeezed: Squeezed, index: int) -> bool:
+    """True for `# ...` below source or a diff; alone it may be a heading of an issue."""
+    if not _HASH.match(squeezed.lines[index].text):
+        return False
+    before = squeezed.lines[max(0, index - SOURCE_REACH) : index]
+    return any(_SOURCE.match(line.text) and not line.label for line in before)
+
+
+def _in_diff(squeezed: Squeezed, index: int) -> bool:
+    """True inside a hunk: the lines back to its header all have a diff's first column."""
+    for line in reversed(squeezed.lines[max(0, index - HUNK_REACH) : index + 1]):
+        if _HUNK.match(line.text):
+            return True
+        if line.label or not _IN_DIFF.match(line.text):
+            return False
+    return False

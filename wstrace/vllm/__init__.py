@@ -1,0 +1,1 @@
+"""What vLLM calls things: its limits, quantities and methods, as data."""
