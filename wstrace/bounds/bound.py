@@ -1,37 +1,45 @@
-"""What a site can ever need: the worst case, how sure it is, and why no surer.
-
-Three ways are tried in order, each exact on every observed request or not taken: a known
-site's rule, the formula that the recorder read from the source, and inference. What is left
-is the largest request seen.
-"""
+"""What a site can ever need: the one worst-case type, and the maximum of a formula."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
-from wstrace.bounds.evidence import Refusal, Site
-from wstrace.bounds.fit import by_fit
-from wstrace.bounds.rules import by_rule
-from wstrace.bounds.source import by_source
-from wstrace.bounds.worst import Worst, lever_of
+from wstrace.bounds.limits import RoleLimit
+from wstrace.errors import WstraceError
+from wstrace.expr import expression, tree
+from wstrace.expr.expression import Expression
+from wstrace.expr.maximum import Joint, maximise
+from wstrace.expr.tree import Const, Node, Op
 from wstrace.reserve.schema import Grade
-from wstrace.trace.records import Ask, Limit
+
+FLAGS: Final[Mapping[str, str]] = {
+    "max_model_len": "--max-model-len",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+    "max_num_seqs": "--max-num-seqs",
+    "num_speculative_tokens": "--speculative-config",
+    "max_cudagraph_capture_size": "--max-cudagraph-capture-size",
+    "tensor_parallel_size": "--tensor-parallel-size",
+}
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The worst case of one site, in bytes.
+    """The worst case of one site in bytes, from a trace, a log, or a rule and numbers given.
 
-    `formula` is over limit names and `constants`, and gives `bytes`; `driver_formula` is one
-    request's bytes over `drivers`, each with its limit expression, `lowest` value and `joint`
-    limits (<= 0). `at` is where the worst case lies. `why` says what stands behind the grade,
-    `needs` which limits are missing. `observed` is the largest request seen. `closed`:
-    `formula` holds under other limits too; else `driver_formula` must be maximised again.
+    `bytes` is None while `needs` names limits that are missing. `formula` is over limit names
+    and `constants`, and gives `bytes`; `driver_formula` is one request's bytes over `drivers`,
+    each with its limit expression, `lowest` value and `joint` limits (<= 0). `at` is where the
+    worst case lies. `why` says what stands behind the grade, `assumed` which numbers nobody
+    gave. `observed` is the largest request seen. `closed`: `formula` holds under other limits
+    too; else `driver_formula` must be maximised again. `contradiction` says why the numbers
+    cannot be those of the engine that made a log; then `bytes` is None.
     """
 
-    bytes: int | None
-    grade: Grade
+    bytes: int | None = None
+    grade: Grade = "observed"
     formula: str | None = None
     driver_formula: str | None = None
     constants: dict[str, int] = field(default_factory=dict)
@@ -45,73 +53,90 @@ class Bound:
     known_site: str | None = None
     observed: int = 0
     closed: bool = False
+    assumed: tuple[str, ...] = ()
+    contradiction: str = ""
 
 
-_WAYS: tuple[tuple[Grade, Callable[[Site], Worst | Refusal]], ...] = (
-    ("proved", by_rule),
-    ("proved", by_source),
-    ("fitted", by_fit),
-)
+@dataclass(frozen=True)
+class Goal:
+    """What to maximise: a formula over drivers (name to role limit), constants and limits."""
+
+    formula: str
+    drivers: Mapping[str, RoleLimit]
+    constants: dict[str, int] = field(default_factory=dict)
+    joint: tuple[str, ...] = ()
 
 
-def bound_site(
-    asks: Sequence[Ask],
-    limits: Mapping[str, Limit],
-    *,
-    file: str,
-    function: str,
-    vllm_version: str | None = None,
-) -> Bound:
-    """The bound of the site `file`:`function` from all its requests, warm-up and serving.
+def worst_case(goal: Goal, numbers: Mapping[str, int], grade: Grade, why: str) -> Bound:
+    """The maximum of `goal` over the whole ranges of its drivers, under its joint limits.
 
-    `bytes` is None only where there is no request and no rule with all its numbers.
+    Raises WstraceError where a limit is missing or the maximum does not exist.
     """
-    site = Site(file, function, tuple(asks), dict(limits), vllm_version)
-    refusals: list[Refusal] = []
-    for grade, way in _WAYS:
-        found = way(site)
-        if isinstance(found, Worst):
-            if found.bytes >= site.observed:
-                return _bound(found, grade, site, refusals)
-            found = Refusal(f"{found.formula} gives less than was seen")
-        refusals.append(found)
-    return _observed(site, refusals)
-
-
-def _bound(worst: Worst, grade: Grade, site: Site, refusals: Sequence[Refusal]) -> Bound:
-    bound = Bound(
-        bytes=worst.bytes,
-        grade=grade,
-        formula=worst.formula,
-        driver_formula=worst.driver_formula,
-        constants=worst.constants,
-        drivers=worst.drivers,
-        lowest=worst.lowest,
-        joint=worst.joint,
-        at=worst.at,
-        why="; ".join([worst.why, *_spoken(refusals)]),
-        lever=worst.lever or lever_of(worst.formula),
-        known_site=worst.known_site,
-        observed=site.observed,
-        closed=worst.closed,
-    )
-    known = next((r.known_site for r in refusals if r.known_site), None)
-    return bound if bound.known_site else replace(bound, known_site=known)
-
-
-def _observed(site: Site, refusals: Sequence[Refusal]) -> Bound:
-    known = next((r for r in refusals if r.known_site), Refusal(""))
-    seen = "the largest request seen; a larger one can still fail"
+    parsed = folded(expression.parse(goal.formula))
+    known = {**numbers, **goal.constants}
+    ranges = {name: _range(limit) for name, limit in goal.drivers.items()}
+    ranges = {name: span for name, span in ranges.items() if name in parsed.names}
+    joint = [Joint.of(text, 0) for text in goal.joint]
+    found = maximise(parsed, known, ranges, joint)
+    limits = {name: goal.drivers[name].expression for name in sorted(ranges)}
     return Bound(
-        bytes=site.observed if site.asks else None,
-        grade="observed",
-        why="; ".join([seen if site.asks else "no request was seen", *_spoken(refusals)]),
-        needs=tuple(dict.fromkeys(name for r in refusals for name in r.needs)),
-        lever=known.lever,
-        known_site=known.known_site,
-        observed=site.observed,
+        bytes=found.value,
+        grade=grade,
+        formula=_closed(parsed, limits, known, found.value),
+        driver_formula=str(parsed),
+        constants={k: v for k, v in goal.constants.items() if k in parsed.names},
+        drivers=limits,
+        lowest={n: low for n, (low, _) in sorted(ranges.items()) if low},
+        joint=goal.joint,
+        at=dict(sorted(found.at.items())),
+        why=why if found.exact else f"{why} (an upper bound: the search was cut short)",
     )
 
 
-def _spoken(refusals: Sequence[Refusal]) -> list[str]:
-    return [refusal.why for refusal in refusals if refusal.why]
+def folded(formula: Expression) -> Expression:
+    """The same formula with equal buffers counted: `x + x` becomes `2 * x`."""
+    counts = Counter(_summands(formula.root))
+    if all(count == 1 for count in counts.values()):
+        return formula
+    parts = [node if n == 1 else tree.make("*", Const(n), node) for node, n in counts.items()]
+    total = parts[0]
+    for part in parts[1:]:
+        total = tree.make("+", total, part)
+    return Expression(total)
+
+
+def _summands(node: Node) -> Iterator[Node]:
+    if isinstance(node, Op) and node.op == "+":
+        for arg in node.args:
+            yield from _summands(arg)
+    else:
+        yield node
+
+
+def _range(limit: RoleLimit) -> tuple[int, int]:
+    if limit.maximum is None:
+        raise WstraceError(f"{limit.role} needs {', '.join(limit.needs)}", "give its value")
+    return limit.minimum, max(limit.minimum, limit.maximum)
+
+
+def _closed(
+    parsed: Expression,
+    limits: Mapping[str, str],
+    known: Mapping[str, int],
+    value: int,
+) -> str:
+    """The formula with every driver at its limit, if the maximum lies there; else as it is."""
+    closed = parsed.substitute(limits)
+    try:
+        return str(closed) if closed.evaluate(known) == value else str(parsed)
+    except WstraceError:
+        return str(parsed)
+
+
+def lever_of(formula: str) -> dict[str, str] | None:
+    """The first flag of vLLM that the closed formula depends on."""
+    names = expression.parse(formula).names
+    for name, flag in FLAGS.items():
+        if name in names:
+            return {"flag": flag, "effect": "the bytes follow it"}
+    return None

@@ -1,14 +1,29 @@
-"""What is known about one site before a bound is made: its requests and the config."""
+"""What is known about one site before a bound is made: its requests and the config.
+
+A request belongs to a step; its scheduler gives the values that the quantities of a formula
+may have had (`rows`), and a formula explains the request if it gives the bytes for some of
+them (`reaches`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from typing import Final
 
 from wstrace.bounds.limits import RoleLimit, role_limits
-from wstrace.bounds.quantities import Row, rows
+from wstrace.expr.expression import Expression
 from wstrace.reserve.evaluate import numeric
-from wstrace.trace.records import Ask, Limit
+from wstrace.trace.records import Ask, Limit, Request, Step
+
+Row = Mapping[str, int]
+_MOST_POINTS: Final = 200_000
+_EXACT_ROLES: Final = frozenset(
+    ("num_computed_tokens", "seq_len", "query_len", "num_scheduled_tokens")
+)
+"""Roles whose value a real step fixes; the others may have been padded above it."""
 
 
 @dataclass(frozen=True)
@@ -59,3 +74,118 @@ def told(ask: Ask) -> str:
     """One request, as a sentence names it: '10,420,224 bytes in serving, step 12'."""
     step = f", step {ask.step.index}" if ask.step is not None else ""
     return f"{ask.bytes:,} bytes in {ask.phase}{step}"
+
+
+def rows(step: Step | None) -> tuple[Row, ...]:
+    """The values that roles may have had for a call in `step`; empty where unknown.
+
+    A call serves the whole step or one of its requests, and a trace does not say which.
+    The first row takes the largest of every per-request quantity, the others are the
+    requests one by one; a step of one request has one row.
+    """
+    if step is None or step.total_tokens <= 0:
+        return ()
+    shared = {"num_scheduled_tokens": step.total_tokens, "num_reqs": step.num_reqs}
+    if not step.requests:
+        return (shared,)
+    shared |= _totals(step.requests)
+    single = [{**shared, **_of_request(request)} for request in step.requests]
+    largest = {name: max(row[name] for row in single) for name in single[0]}
+    return (largest, *(row for row in single if row != largest))
+
+
+def _of_request(request: Request) -> dict[str, int]:
+    return {
+        "num_computed_tokens": request.computed,
+        "query_len": request.scheduled,
+        "seq_len": request.computed + request.scheduled,
+    }
+
+
+def _totals(requests: Sequence[Request]) -> dict[str, int]:
+    decodes = [request for request in requests if _decodes(request)]
+    decode_tokens = sum(request.scheduled for request in decodes)
+    return {
+        "num_decodes": len(decodes),
+        "num_decode_tokens": decode_tokens,
+        "num_decode_rows": len(decodes) * max((r.scheduled for r in decodes), default=0),
+        "num_prefills": len(requests) - len(decodes),
+        "num_prefill_tokens": sum(r.scheduled for r in requests) - decode_tokens,
+        "total_seq_len": sum(r.computed + r.scheduled for r in requests),
+    }
+
+
+def _decodes(request: Request) -> bool:
+    return request.computed > 0 and request.scheduled <= 1 + request.draft
+
+
+def reaches(
+    request: Expression, ask: Ask, ends: Mapping[str, int], *, monotone: bool = True
+) -> bool:
+    """True where `request` is the bytes of `ask` for some values of its drivers.
+
+    `ends` are the drivers' limits. A real step narrows them to what the scheduler gave; a
+    dummy step (profiling, capture) may have had any. `monotone`: the formula rises in each
+    driver, so that the last one is found by bisection.
+    """
+    every = _spans(ask, ends, first=0 if monotone else 1)
+    return any(_reachable(request, spans, ask.bytes, monotone) for spans in every)
+
+
+def _spans(ask: Ask, ends: Mapping[str, int], first: int) -> list[dict[str, range]]:
+    """The values of each driver that the step allows, one dict a request it may have served."""
+    whole = {name: range(first, end + 1) for name, end in ends.items()}
+    spans = [
+        {name: _span(name, row, span) for name, span in whole.items()}
+        for row in scheduled_rows(ask)
+    ]
+    return spans or [whole]
+
+
+def _span(name: str, row: Mapping[str, int], whole: range) -> range:
+    if name not in row:
+        return whole
+    low = row[name]
+    return (
+        range(low, min(low + 1, whole.stop))
+        if name in _EXACT_ROLES
+        else range(max(low, whole.start), whole.stop)
+    )
+
+
+def _reachable(
+    request: Expression, spans: Mapping[str, range], size: int, monotone: bool
+) -> bool:
+    names = sorted(spans, key=lambda name: len(spans[name]))
+    outer = names[:-1] if monotone else names
+    points = 1
+    for name in outer:
+        points *= len(spans[name])
+    if points > _MOST_POINTS:
+        return False
+    for values in product(*(spans[name] for name in outer)):
+        fixed = dict(zip(outer, values, strict=True))
+        if _meets(request, fixed, names[len(outer) :], spans, size):
+            return True
+    return False
+
+
+def _meets(
+    request: Expression,
+    fixed: dict[str, int],
+    rest: Sequence[str],
+    spans: Mapping[str, range],
+    size: int,
+) -> bool:
+    """With all but one driver fixed, search the last by bisection: the rule rises in it."""
+    if not rest:
+        return request.evaluate(fixed) == size
+    span = spans[rest[0]]
+    low, high = 0, len(span)
+    while low < high:
+        middle = (low + high) // 2
+        value = request.evaluate({**fixed, rest[0]: span[middle]})
+        if value == size:
+            return True
+        low, high = (middle + 1, high) if value < size else (low, middle)
+    return False

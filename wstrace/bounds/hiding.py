@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from wstrace.bounds.quantities import Row
+from wstrace.bounds.evidence import Row
 from wstrace.bounds.templates import Larger, Line, Rounded, Template
 
 Rows = Sequence[Sequence[Row]]

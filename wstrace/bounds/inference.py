@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Final
 
+from wstrace.bounds.evidence import Row
 from wstrace.bounds.hiding import Hidden, hidden
-from wstrace.bounds.quantities import Row
 from wstrace.bounds.templates import (
     Factor,
     Larger,

@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import combinations
 from math import gcd
 
-from wstrace.bounds.quantities import Row
+from wstrace.bounds.evidence import Row
 
 
 @dataclass(frozen=True)

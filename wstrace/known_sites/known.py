@@ -15,15 +15,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from wstrace.errors import WstraceError
-from wstrace.expr.expression import parse
-from wstrace.expr.maximum import maximise
 from wstrace.known_sites.known_site import (
     Cover,
     Flag,
     KnownSite,
     Name,
     Variant,
-    WorstCase,
     release_of,
 )
 
@@ -33,8 +30,6 @@ __all__ = [
     "KnownSite",
     "Name",
     "Variant",
-    "WorstCase",
-    "evaluate",
     "find",
     "known_sites",
     "match",
@@ -98,45 +93,6 @@ def matches(file: str, function: str, version: str | None = None) -> tuple[Known
     ]
     best = max((fit for fit, _ in scored), default=0)
     return tuple(site.at(version) for fit, site in scored if fit == best and fit > 0)
-
-
-def evaluate(site: KnownSite, values: Mapping[str, int]) -> WorstCase:
-    """The worst case of `site` where the config's numbers are `values`.
-
-    A number that is missing and has no default in vLLM's code is named in `needs`. Where
-    the largest request is not at the drivers' limits, every value up to them is counted.
-    """
-    known, needs, assumed = _complete(site.names, values)
-    if needs:
-        return WorstCase(None, site.formula, needs=needs, assumed=assumed)
-    total = parse(site.formula).evaluate(known)
-    if not site.variant.monotone:
-        total = _largest(site.variant, known)
-    return WorstCase(total, site.formula, assumed=assumed)
-
-
-def _complete(
-    names: tuple[Name, ...], values: Mapping[str, int]
-) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:
-    """`values` with vLLM's defaults, the names still missing, and the defaults taken."""
-    known, needs, assumed = dict(values), set[str](), []
-    for name in names:
-        if name.name in known:
-            continue
-        default = parse(str(name.default)) if name.default is not None else None
-        lacking = {name.name} if default is None else default.names - known.keys()
-        if lacking or default is None:
-            needs |= lacking
-            continue
-        known[name.name] = default.evaluate(known)
-        assumed.append(f"{name.name} = {known[name.name]} ({name.why})")
-    return known, tuple(sorted(needs)), tuple(assumed)
-
-
-def _largest(variant: Variant, known: Mapping[str, int]) -> int:
-    limits = {role: parse(limit).evaluate(known) for role, limit in variant.drivers.items()}
-    ranges = {role: (1, max(1, limit)) for role, limit in limits.items()}
-    return maximise(parse(variant.request), known, ranges).value
 
 
 def _file_fit(file: str, site: KnownSite) -> int:

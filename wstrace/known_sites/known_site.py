@@ -159,20 +159,6 @@ class KnownSite:
         return next((c for c in self.covers if _holds(c.since, c.until, release)), None)
 
 
-@dataclass(frozen=True)
-class WorstCase:
-    """What a site can ever need, in bytes; None while `needs` names missing numbers.
-
-    `assumed` lists the defaults of vLLM's code that were taken, as `name = value (why)`.
-    """
-
-    bytes: int | None
-    formula: str
-    grade: Literal["proved"] | None = "proved"
-    needs: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
-
-
 def release_of(version: str | None) -> tuple[int, ...] | None:
     """The release numbers of a version text, None where it names none.
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wstrace.bounds.bound import Bound
-from wstrace.bounds.worst import FLAGS
+from wstrace.bounds.bound import FLAGS, Bound
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.reserve.evaluate import numeric, site_bytes

@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from wstrace.bounds.bound import Bound, bound_site
+from wstrace.bounds.bound import Bound
+from wstrace.bounds.ways import bound_site
 from wstrace.errors import one_line
 from wstrace.findings import coverage, escapes, kv_sizing, pointers
 from wstrace.findings.finding import Finding, merge

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from tests.unit.bounds import field_data
-from wstrace.bounds.bound import Bound, bound_site
+from wstrace.bounds.bound import Bound
+from wstrace.bounds.ways import bound_site
 from wstrace.trace.records import Ask, Leaf, Limit, Provenance, Request, Slot, Spec, Step
 
 CONTINUATION = "TurboQuantAttentionImpl._continuation_prefill"

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wstrace.bounds.by_rule import rule_bound
 from wstrace.errors import WstraceError
 from wstrace.expr.expression import parse
 from wstrace.expr.maximum import maximise
 from wstrace.known_sites import known
-from wstrace.known_sites.known import KnownSite, evaluate, known_sites, match, require
+from wstrace.known_sites.known import KnownSite, known_sites, match, require
 from wstrace.vllm.roles import ROLES
 
 SITES = known_sites()
@@ -58,7 +59,7 @@ def test_variants_stand_in_order_of_version(site: KnownSite) -> None:
 
 @every_variant
 def test_a_site_with_every_number_has_a_bound(site: KnownSite) -> None:
-    worst = evaluate(site, {name.name: 64 for name in site.names})
+    worst = rule_bound(site, {name.name: 64 for name in site.names})
     assert worst.bytes is not None
     assert worst.bytes > 0
     assert worst.grade == "proved"
@@ -67,7 +68,7 @@ def test_a_site_with_every_number_has_a_bound(site: KnownSite) -> None:
 @every_variant
 def test_a_missing_number_is_named_with_where_to_find_it(site: KnownSite) -> None:
     without_default = {name.name for name in site.names if name.default is None}
-    worst = evaluate(site, {})
+    worst = rule_bound(site, {})
     assert set(worst.needs) >= without_default
     assert (worst.bytes is None) == bool(worst.needs)
     assert all(f"--set {name.name}=N" in name.where() for name in site.names)
@@ -96,7 +97,7 @@ def test_no_request_inside_the_limits_is_above_the_bound(site: KnownSite) -> Non
         }
         most = [maximise(parse(text), values, ranges) for text in site.requests]
         assert all(found.exact for found in most)
-        assert evaluate(site, values).bytes == max(found.value for found in most)
+        assert rule_bound(site, values).bytes == max(found.value for found in most)
         assert parse(site.formula).evaluate(values) >= max(found.value for found in most)
 
 
@@ -104,7 +105,7 @@ def test_no_request_inside_the_limits_is_above_the_bound(site: KnownSite) -> Non
 def test_more_of_the_step_never_needs_less(site: KnownSite, scale: int, more: int) -> None:
     small = {name.name: scale for name in site.names}
     large = {**small, "max_num_batched_tokens": scale + more, "max_num_seqs": scale + more}
-    assert (evaluate(site, large).bytes or 0) >= (evaluate(site, small).bytes or 0)
+    assert (rule_bound(site, large).bytes or 0) >= (rule_bound(site, small).bytes or 0)
 
 
 def test_a_site_is_found_by_suffix_base_name_and_plain_function() -> None:
@@ -177,7 +178,7 @@ def test_what_vllm_reserves_itself_follows_the_version() -> None:
 
 
 def test_defaults_of_vllm_are_taken_and_said() -> None:
-    worst = evaluate(
+    worst = rule_bound(
         require("turboquant.decode"),
         {"max_num_seqs": 1, "num_attention_heads": 24, "head_size": 256},
     )
@@ -187,7 +188,7 @@ def test_defaults_of_vllm_are_taken_and_said() -> None:
 
 @pytest.mark.parametrize(("length", "factor"), [(262_144, 5), (262_145, 2), (1 << 20, 2)])
 def test_a_default_may_follow_another_number(length: int, factor: int) -> None:
-    worst = evaluate(
+    worst = rule_bound(
         require("indexer.sparse_attn"), {"max_model_len": length, "index_head_dim": 128}
     )
     assert f"sparse_mla_prefill_workspace_factor = {factor}" in worst.assumed[1]
@@ -207,7 +208,7 @@ def test_the_peak_of_a_formula_that_is_not_monotone_is_found() -> None:
     at_limit = parse(site.request_formula).evaluate({**numbers, "num_decode_tokens": 1024})
     row = 16 * 513 * 4
     assert at_limit == 2048 * row
-    assert evaluate(site, numbers).bytes == 2428 * row  # 607 rows of four splits
+    assert rule_bound(site, numbers).bytes == 2428 * row  # 607 rows of four splits
 
 
 def test_an_unknown_id_names_the_nearest() -> None:

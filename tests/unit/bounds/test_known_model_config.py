@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from wstrace.bounds.by_rule import rule_bound
 from wstrace.errors import WstraceError
-from wstrace.known_sites.known import evaluate, require
+from wstrace.known_sites.known import require
 from wstrace.vllm.model_config import names_of, read_model_config
 
 QWEN3_30B = {
@@ -121,7 +122,7 @@ def test_a_bound_from_a_config_file(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(QWEN3_30B))
     values = {"max_num_batched_tokens": 8192, "tensor_parallel_size": 2}
-    worst = evaluate(require("moe.triton"), values | read_model_config(path, values))
+    worst = rule_bound(require("moe.triton"), values | read_model_config(path, values))
     assert worst.bytes == 2 * 8192 * 8 * 2048 * 2
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from wstrace.bounds.by_rule import rule_bound
 from wstrace.expr.expression import parse
-from wstrace.known_sites.known import evaluate, known_sites, require
+from wstrace.known_sites.known import known_sites, require
 
 DATA = tomllib.loads((Path(__file__).parents[2] / "data/cases/pairs.toml").read_text("utf-8"))
 PAIRS: list[dict[str, Any]] = DATA["pair"]
@@ -18,7 +19,7 @@ PAIRS: list[dict[str, Any]] = DATA["pair"]
 def _bytes(pair: dict[str, Any]) -> int | None:
     site = require(pair["site"]).at(pair.get("version"))
     if pair["form"] == "worst":
-        return evaluate(site, pair["numbers"]).bytes
+        return rule_bound(site, pair["numbers"]).bytes
     return parse(site.request_formula).evaluate(pair["numbers"])
 
 
@@ -50,5 +51,5 @@ def test_every_reproduced_report_is_named_by_its_site() -> None:
 
 def test_the_h100_bound_is_the_reserve_that_survived() -> None:
     numbers = {"max_model_len": 32768, "num_kv_heads": 4, "head_size": 128, "block_size": 16}
-    worst = evaluate(require("turboquant.continuation_prefill").at("0.21.0"), numbers)
+    worst = rule_bound(require("turboquant.continuation_prefill").at("0.21.0"), numbers)
     assert (worst.bytes, worst.grade, worst.needs) == (67_108_864, "proved", ())

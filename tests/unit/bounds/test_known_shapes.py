@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from wstrace.known_sites.known import evaluate, require
+from wstrace.bounds.by_rule import rule_bound
+from wstrace.known_sites.known import require
 
 Spec = tuple[tuple[int, ...], int]
 
@@ -441,7 +442,7 @@ ROWS = [
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r.site}-{r.version}")
 def test_the_bound_is_the_sum_of_the_largest_calls_buffers(row: Row) -> None:
-    worst = evaluate(require(row.site).at(row.version), row.numbers)
+    worst = rule_bound(require(row.site).at(row.version), row.numbers)
     assert worst.needs == ()
     assert worst.bytes == arena_bytes(row.specs)
 
@@ -464,4 +465,4 @@ def test_the_worst_routing_is_the_worst_of_all_routings() -> None:
             for counts in itertools.product(range(tokens + 1), repeat=experts)
             if sum(counts) <= tokens * min(top_k, experts)
         )
-        assert evaluate(site, numbers).bytes == arena_bytes([((rows, 128), 2)] * 2)
+        assert rule_bound(site, numbers).bytes == arena_bytes([((rows, 128), 2)] * 2)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from wstrace.bounds.evidence import rows
 from wstrace.bounds.limits import joint_limits, role_limits
-from wstrace.bounds.quantities import rows
 from wstrace.expr import expression
 from wstrace.trace.records import Limit, Request, Step
 from wstrace.vllm.roles import ROLES

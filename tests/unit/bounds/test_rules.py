@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wstrace.bounds.bound import bound_site
+from wstrace.bounds.ways import bound_site
 from wstrace.expr.expression import parse
 from wstrace.known_sites import known
 from wstrace.known_sites.known_site import KnownSite

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.reserve.examples import LIMITS
-from wstrace.bounds.bound import Bound, bound_site
+from wstrace.bounds.bound import Bound
+from wstrace.bounds.ways import bound_site
 from wstrace.errors import WstraceError
 from wstrace.expr.expression import parse
 from wstrace.known_sites.known import require

@@ -12,7 +12,8 @@ import typer
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
-    from wstrace.known_sites.known import KnownSite, WorstCase
+    from wstrace.bounds.bound import Bound
+    from wstrace.known_sites.known import KnownSite
 
 Format = Literal["text", "json"]
 
@@ -117,35 +118,34 @@ def _refuse_unknown(values: dict[str, int], site: KnownSite) -> None:
         )
 
 
-def _site_bound(site: KnownSite, values: dict[str, int]) -> WorstCase:
-    from wstrace.known_sites.known import evaluate
+def _site_bound(site: KnownSite, values: dict[str, int]) -> Bound:
+    from wstrace.bounds.by_rule import rule_bound
 
-    return evaluate(site, values)
+    return rule_bound(site, values)
 
 
-def _bare_bound(text: str, values: dict[str, int]) -> WorstCase:
+def _bare_bound(text: str, values: dict[str, int]) -> Bound:
+    from wstrace.bounds.bound import Bound
     from wstrace.expr.expression import parse
-    from wstrace.known_sites.known import WorstCase
 
     expression = parse(text)
     needs = tuple(sorted(expression.names - values.keys()))
     total = None if needs else expression.evaluate(values)
-    return WorstCase(total, text.strip(), grade=None, needs=needs)
+    return Bound(total, formula=text.strip(), needs=needs)
 
 
-def _as_json(worst: WorstCase, site: KnownSite | None) -> dict[str, object]:
-    lever = {"flag": site.lever.flag, "effect": site.lever.effect} if site else None
+def _as_json(worst: Bound, site: KnownSite | None) -> dict[str, object]:
     return {
         "version": 1,
         "bytes": worst.bytes,
         "formula": worst.formula,
-        "grade": worst.grade,
+        "grade": worst.grade if site else None,
         "needs": list(worst.needs),
-        "lever": lever,
+        "lever": worst.lever,
     }
 
 
-def _print_text(worst: WorstCase, site: KnownSite | None) -> None:
+def _print_text(worst: Bound, site: KnownSite | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -162,8 +162,8 @@ def _print_text(worst: WorstCase, site: KnownSite | None) -> None:
         typer.echo(f"{label}\t{text}")
 
 
-def _lines(worst: WorstCase, site: KnownSite | None) -> list[tuple[str, str]]:
-    lines = [("worst case", _size(worst)), ("formula", worst.formula)]
+def _lines(worst: Bound, site: KnownSite | None) -> list[tuple[str, str]]:
+    lines = [("worst case", _size(worst, site)), ("formula", worst.formula or "")]
     if site is None:
         return lines + [("needs", f"{name}: --set {name}=N") for name in worst.needs]
     where = {name.name: name.where() for name in site.vocabulary.values()}
@@ -178,10 +178,10 @@ def _lines(worst: WorstCase, site: KnownSite | None) -> list[tuple[str, str]]:
     return lines
 
 
-def _size(worst: WorstCase) -> str:
+def _size(worst: Bound, site: KnownSite | None) -> str:
     if worst.bytes is None:
         return f"unknown: needs {', '.join(worst.needs)}"
-    grade = f", {worst.grade}" if worst.grade else ""
+    grade = f", {worst.grade}" if site else ""
     return f"{worst.bytes:,} bytes ({worst.bytes / 2**20:,.2f} MiB){grade}"
 
 

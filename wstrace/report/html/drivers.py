@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wstrace.bounds.bound import Bound
-from wstrace.bounds.quantities import rows
+from wstrace.bounds.evidence import rows
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.report.html.names import clean

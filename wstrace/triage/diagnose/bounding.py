@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wstrace.bounds.by_rule import rule_bound
 from wstrace.known_sites import known
 from wstrace.triage.diagnose import sizes
 from wstrace.triage.diagnose.finding import Worst
@@ -52,13 +53,13 @@ def worst_case(
     """
     if site is None:
         return Worst()
-    found = known.evaluate(site, numbers)
+    found = rule_bound(site, numbers)
     if found.bytes is not None:
         return Worst(found.bytes, found.formula, "proved", (), found.assumed)
     if factor is None:
         return Worst(None, found.formula, None, found.needs, found.assumed)
     filled = {**numbers, **factor.as_values()}
-    found = known.evaluate(site, filled)
+    found = rule_bound(site, filled)
     assumed = (*found.assumed, factor.why)
     total, needs = found.bytes, found.needs
     if needs == ("block_size",) and started:

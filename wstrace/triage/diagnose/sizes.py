@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from wstrace.bounds.by_rule import rule_bound
 from wstrace.expr import expression
 from wstrace.expr.expression import FormulaError
-from wstrace.known_sites import known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -128,7 +128,7 @@ def product(
 
 def block_free(site: KnownSite, values: Mapping[str, int]) -> int | None:
     """The worst case where every usual block size gives the same; None otherwise."""
-    sizes = {known.evaluate(site, {**values, "block_size": size}).bytes for size in BLOCK_SIZES}
+    sizes = {rule_bound(site, {**values, "block_size": size}).bytes for size in BLOCK_SIZES}
     return sizes.pop() if len(sizes) == 1 else None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from wstrace.bounds.evidence import Refusal, Site, scheduled_rows, told
+from wstrace.bounds.bound import Bound, Goal, worst_case
+from wstrace.bounds.evidence import Refusal, Site, reaches, scheduled_rows, told
 from wstrace.bounds.inference import (
     LEAST,
     Fit,
@@ -17,8 +18,6 @@ from wstrace.bounds.inference import (
     unvaried,
 )
 from wstrace.bounds.limits import decode_width, joint_limits
-from wstrace.bounds.reachable import reaches
-from wstrace.bounds.worst import Goal, Worst, worst_case
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.trace.records import Ask
@@ -26,7 +25,7 @@ from wstrace.trace.records import Ask
 _MOST_SPECS: Final = 16
 
 
-def by_fit(site: Site) -> Worst | Refusal:
+def by_fit(site: Site) -> Bound | Refusal:
     """The largest worst case among the simplest templates that reproduce every request."""
     asks = _usable(site.asks)
     space = _space(site)
@@ -136,7 +135,7 @@ def _checked(text: str, asks: Sequence[Ask], space: Space) -> Fit | None:
     return Fit(str(formula), value, at)
 
 
-def _worst(found: Fit, site: Site, count: int) -> Worst | Refusal:
+def _worst(found: Fit, site: Site, count: int) -> Bound | Refusal:
     names = expression.parse(found.formula).names
     limits = {name: site.roles[name] for name in sorted(names)}
     joint = tuple(joint_limits(limits, site.limits))
@@ -144,6 +143,7 @@ def _worst(found: Fit, site: Site, count: int) -> Worst | Refusal:
     if found.others:
         why += f"; so does {found.others[0]}, which needs no more"
     try:
-        return worst_case(Goal(found.formula, limits, joint=joint), site.numbers, why)
+        goal = Goal(found.formula, limits, joint=joint)
+        return worst_case(goal, site.numbers, "fitted", why)
     except WstraceError as error:
         return Refusal(f"{found.formula} has no worst case: {error.message}")

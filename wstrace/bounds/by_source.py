@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from wstrace.bounds.bound import Bound, Goal, worst_case
 from wstrace.bounds.evidence import Refusal, Site, scheduled_rows, told
 from wstrace.bounds.limits import joint_limits
-from wstrace.bounds.worst import Goal, Worst, worst_case
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.reserve.schema import LIMIT_NAMES
@@ -41,7 +41,7 @@ class _Merged:
     seen: list[dict[str, int]] = field(default_factory=list)
 
 
-def by_source(site: Site) -> Worst | Refusal:
+def by_source(site: Site) -> Bound | Refusal:
     """The worst case of the source's formula; over several branches, the largest."""
     if not any(ask.provenance is not None for ask in site.asks):
         return Refusal("no source was read" if site.asks else "")
@@ -164,7 +164,7 @@ def _held(joint: str, site: Site, seen: Sequence[dict[str, int]]) -> bool:
     return all(limit.evaluate(row) <= 0 for row in rows if limit.names <= row.keys())
 
 
-def _maximised(site: Site, merged: _Merged) -> Worst | Refusal:
+def _maximised(site: Site, merged: _Merged) -> Bound | Refusal:
     texts = list(merged.formulas)
     text = texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
     limits = {name: site.roles[role] for name, role in merged.drivers.items()}
@@ -178,6 +178,6 @@ def _maximised(site: Site, merged: _Merged) -> Worst | Refusal:
         why += f" (read once: {', '.join(fixed)})"
     try:
         goal = Goal(text, limits, merged.constants, joint)
-        return worst_case(goal, site.numbers, why)
+        return worst_case(goal, site.numbers, "proved", why)
     except WstraceError as error:
         return Refusal(f"the source's formula has no worst case: {error.message}")

@@ -1,0 +1,161 @@
+"""A known site's rule: its worst case in numbers, and the first way to a bound.
+
+`rule_bound` is the one place where a rule meets the numbers of a config, a log or a person,
+and where vLLM's defaults fill in for the numbers that nobody gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from wstrace.bounds.bound import Bound
+from wstrace.bounds.evidence import Refusal, Site, reaches, told
+from wstrace.errors import WstraceError
+from wstrace.expr import expression
+from wstrace.expr.expression import Expression
+from wstrace.expr.maximum import maximise
+from wstrace.known_sites import known
+from wstrace.known_sites.known import KnownSite
+from wstrace.reserve.schema import LIMIT_NAMES
+from wstrace.trace.records import Ask
+
+
+def by_rule(site: Site) -> Bound | Refusal:
+    """The worst case by the rule of a known site; the largest where alternatives hold."""
+    rules = known.matches(site.file, site.function, site.vllm_version)
+    results = [_try(rule, site) for rule in rules if rule.kind == "arena"]
+    held = [result for result in results if isinstance(result, Bound)]
+    if held:
+        return max(held, key=lambda bound: bound.bytes or 0)
+    return next((r for r in results if isinstance(r, Refusal)), Refusal(""))
+
+
+def rule_bound(rule: KnownSite, numbers: Mapping[str, int]) -> Bound:
+    """The worst case of `rule` where the config's numbers are `numbers`, in bytes.
+
+    A number that is missing and has no default in vLLM's code is named in `needs`. Where
+    the largest request is not at the drivers' limits, every value up to them is counted.
+    `formula` and `drivers` follow the limits of a config; a number that no config has, given
+    or a default, stands in `constants`, and as it is in the limits of drivers.
+    """
+    defaults = _defaults(rule, numbers)
+    needs = _missing(rule, numbers, defaults)
+    bound = Bound(
+        grade="proved",
+        formula=rule.formula,
+        needs=needs,
+        lever={"flag": rule.lever.flag, "effect": rule.lever.effect},
+        known_site=rule.id,
+        assumed=_assumed(rule, numbers, defaults),
+    )
+    if needs:
+        return bound
+    filled = {**numbers, **{n: text.evaluate(numbers) for n, text in defaults.items()}}
+    fixed = {name: value for name, value in filled.items() if name not in LIMIT_NAMES}
+    closed = rule.variant.monotone or len(rule.requests) > 1 or not rule.request_formula
+    total = expression.parse(rule.formula).evaluate(filled)
+    if not rule.variant.monotone:
+        total = _largest(rule, filled)
+    request = rule.request_formula or rule.formula
+    used = expression.parse(rule.formula).names | expression.parse(request).names
+    return replace(
+        bound,
+        bytes=total,
+        driver_formula=request,
+        constants={name: fixed[name] for name in sorted(used & fixed.keys())},
+        drivers={n: str(_with(text, fixed)) for n, text in rule.drivers.items()},
+        lowest={} if closed else dict.fromkeys(rule.drivers, 1),
+        closed=closed,
+    )
+
+
+def _missing(
+    rule: KnownSite, numbers: Mapping[str, int], defaults: Mapping[str, Expression]
+) -> tuple[str, ...]:
+    """The names of the worst case that nobody gave, those of vLLM's defaults included."""
+    lacking = {name.name for name in rule.names} - numbers.keys() - defaults.keys()
+    behind = {name for text in defaults.values() for name in text.names - numbers.keys()}
+    return tuple(sorted(lacking | behind))
+
+
+def _assumed(
+    rule: KnownSite, numbers: Mapping[str, int], defaults: Mapping[str, Expression]
+) -> tuple[str, ...]:
+    names = {name.name: name for name in rule.names}
+    return tuple(
+        f"{name} = {text.evaluate(numbers)} ({names[name].why})"
+        for name, text in defaults.items()
+        if text.names <= numbers.keys()
+    )
+
+
+def _defaults(rule: KnownSite, numbers: Mapping[str, int]) -> dict[str, Expression]:
+    """vLLM's own values for the names that nobody gave, in terms of the numbers given."""
+    found: dict[str, Expression] = {}
+    for name in rule.names:
+        if name.name not in numbers and name.default is not None:
+            found[name.name] = _with(str(name.default), found)
+    return found
+
+
+def _with(text: str, values: Mapping[str, Expression] | Mapping[str, int]) -> Expression:
+    return expression.parse(text).substitute(dict(values))
+
+
+def _largest(rule: KnownSite, filled: Mapping[str, int]) -> int:
+    limits = {role: expression.parse(t).evaluate(filled) for role, t in rule.drivers.items()}
+    ranges = {role: (1, max(1, limit)) for role, limit in limits.items()}
+    return maximise(expression.parse(rule.request_formula), filled, ranges).value
+
+
+def _try(rule: KnownSite, site: Site) -> Bound | Refusal:
+    bound = rule_bound(rule, site.numbers)
+    if bound.bytes is None:
+        needs = ", ".join(bound.needs)
+        return Refusal(f"the rule {rule.id} needs {needs}", bound.needs, rule.id, bound.lever)
+    defaults = _defaults(rule, site.numbers)
+    failed = next((a for a in site.asks if not _reproduces(rule, a, site, defaults)), None)
+    if failed is not None:
+        why = f"the rule {rule.id} does not give {told(failed)}"
+        return Refusal(why, known_site=rule.id, lever=bound.lever)
+    return _of_config(bound, rule, defaults)
+
+
+def _of_config(bound: Bound, rule: KnownSite, defaults: Mapping[str, Expression]) -> Bound:
+    """The bound over what the engine's own config has: its absent names will be absent later
+    too, so that their defaults are part of the formulas."""
+    request = _with(bound.driver_formula or rule.formula, defaults)
+    return replace(
+        bound,
+        formula=str(_with(rule.formula, defaults) if bound.closed else request),
+        driver_formula=str(request),
+        constants={},
+        drivers={name: str(_with(limit, defaults)) for name, limit in rule.drivers.items()},
+        why="; ".join([f"the rule {rule.id} gives every request seen", *bound.assumed]),
+    )
+
+
+def _reproduces(
+    rule: KnownSite, ask: Ask, site: Site, defaults: Mapping[str, Expression]
+) -> bool:
+    """True where one of the function's calls gives the bytes for values its step allows."""
+    return any(_gives(call, rule, ask, site, defaults) for call in rule.requests)
+
+
+def _gives(
+    call: str, rule: KnownSite, ask: Ask, site: Site, defaults: Mapping[str, Expression]
+) -> bool:
+    request = _with(call, defaults)
+    try:
+        ends = {
+            name: _with(text, defaults).evaluate(site.numbers)
+            for name, text in rule.drivers.items()
+            if name in request.names
+        }
+        request = request.substitute(
+            {name: site.numbers[name] for name in request.names - ends.keys()}
+        )
+        return reaches(request, ask, ends, monotone=rule.variant.monotone)
+    except (WstraceError, KeyError):
+        return False
