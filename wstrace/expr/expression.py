@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from wstrace.expr import tree
-from wstrace.expr.tree import BIGGEST, Const, FormulaError, Name, Node
+from wstrace.expr.tree import BIGGEST, Const, FormulaError, Node, Variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,7 +131,7 @@ class _Reader:
     def name(self, node: ast.Name) -> Node:
         if node.id in tree.FUNCTIONS:
             self.fail(node, f"{node.id} is a function: write {node.id}(...)")
-        return Name(node.id)
+        return Variable(node.id)
 
     def call(self, node: ast.Call, depth: int) -> Node:
         if not isinstance(node.func, ast.Name) or node.func.id not in tree.FUNCTIONS:

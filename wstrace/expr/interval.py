@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from wstrace.expr import tree
-from wstrace.expr.tree import Const, FormulaError, Name, Node
+from wstrace.expr.tree import Const, FormulaError, Node, Variable
 
 Interval = tuple[int, int]
 Box = Mapping[str, Interval]
@@ -17,7 +17,7 @@ def interval(node: Node, box: Box) -> Interval:
     """Values that `node` can take while each name stays in its range; may be too wide."""
     if isinstance(node, Const):
         return node.value, node.value
-    if isinstance(node, Name):
+    if isinstance(node, Variable):
         return box[node.name]
     args = [interval(a, box) for a in node.args]
     return _RULES[node.op](*args)
@@ -99,7 +99,7 @@ def direction(node: Node, name: str, box: Box) -> Way:
     """How `node` moves as `name` rises in `box`, others fixed, where the tree proves it."""
     if name not in tree.names(node):
         return "flat"
-    if isinstance(node, Name):
+    if isinstance(node, Variable):
         return "up"
     assert not isinstance(node, Const)
     ways = [direction(a, name, box) for a in node.args]

@@ -30,7 +30,7 @@ class Const:
 
 
 @dataclass(frozen=True)
-class Name:
+class Variable:
     """A quantity that is given when the formula is evaluated."""
 
     name: str
@@ -44,7 +44,7 @@ class Op:
     args: tuple[Node, ...]
 
 
-Node = Const | Name | Op
+Node = Const | Variable | Op
 
 
 def divisor(value: int) -> int:
@@ -142,7 +142,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 def names(node: Node) -> frozenset[str]:
     """The names that the tree needs."""
-    return frozenset(n.name for n in walk(node) if isinstance(n, Name))
+    return frozenset(n.name for n in walk(node) if isinstance(n, Variable))
 
 
 def evaluate(node: Node, values: Mapping[str, int]) -> int:
@@ -168,7 +168,7 @@ def _integer(name: str, value: object) -> int:
 
 def substitute(node: Node, mapping: Mapping[str, Node]) -> Node:
     """The tree with names replaced, all at once."""
-    if isinstance(node, Name):
+    if isinstance(node, Variable):
         return mapping.get(node.name, node)
     if isinstance(node, Op):
         return make(node.op, *(substitute(a, mapping) for a in node.args))
@@ -184,7 +184,7 @@ def text(node: Node) -> str:
 
 
 def _render(node: Node, outer: int) -> str:
-    if isinstance(node, Name):
+    if isinstance(node, Variable):
         return node.name
     if isinstance(node, Const):
         return str(node.value)

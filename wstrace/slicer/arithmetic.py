@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wstrace.expr import tree
 from wstrace.expr.tree import Const, Node, Op, simplified
+from wstrace.slicer.ledger import Kind, Ledger
 from wstrace.slicer.values import (
+    COMPUTED,
+    LENGTHS,
+    QUERIES,
+    STARTS,
     BitLength,
     Element,
     Index,
@@ -22,18 +27,8 @@ from wstrace.slicer.values import (
     Tail,
     Tensor,
     Value,
+    spread,
 )
-
-if TYPE_CHECKING:
-    from wstrace.slicer.slice_state import Kind, Session
-
-COMPUTED: Final = "computed"
-DECODES: Final = "decode_lens"
-LENGTHS: Final = "seq_lens"
-QUERIES: Final = "query_lens"
-STARTS: Final = "query_starts"
-"""Kinds of `Series`: cached, decoding, whole and scheduled tokens of each request; and query
-starts."""
 
 
 def negated(node: Node) -> Node:
@@ -103,12 +98,17 @@ def _power(a: Node, b: Node) -> Node | None:
     return None
 
 
-def combine(session: Session, op: str, a: Value, b: Value, where: str) -> Value:
+def binary(ledger: Ledger, op: str, left: Value, right: Value, where: str) -> Value:
+    """`left op right` on every pair of arms; `op` is the name of its syntax node."""
+    return spread(lambda a, b: combine(ledger, op, a, b, where), left, right)
+
+
+def combine(ledger: Ledger, op: str, a: Value, b: Value, where: str) -> Value:
     """`a op b`; Stop where the result is not understood."""
-    special = _special(session, op, a, b, where)
+    special = _special(ledger, op, a, b, where)
     if special is not None:
         return special
-    left, right = number(session, a, where), number(session, b, where)
+    left, right = number(ledger, a, where), number(ledger, b, where)
     if op == "Div":
         return Ratio(left, right)
     node = _NUMBERS[op](left, right) if op in _NUMBERS else None
@@ -117,7 +117,7 @@ def combine(session: Session, op: str, a: Value, b: Value, where: str) -> Value:
     return Num(node)
 
 
-def _special(session: Session, op: str, a: Value, b: Value, where: str) -> Value | None:
+def _special(ledger: Ledger, op: str, a: Value, b: Value, where: str) -> Value | None:
     if isinstance(a, Seq) or isinstance(b, Seq):
         return _sequences(op, a, b, where)
     if op == "LShift" and a == Num(Const(1)) and isinstance(b, BitLength):
@@ -127,20 +127,20 @@ def _special(session: Session, op: str, a: Value, b: Value, where: str) -> Value
         if step is not None:
             return Index(a.base, a.offset + step, None if a.value is None else a.value + step)
     if isinstance(b, Index) and op == "Add" and isinstance(a, Num):
-        return combine(session, op, b, a, where)
+        return combine(ledger, op, b, a, where)
     if op == "Sub":
-        return a if b == Num(Const(0)) else _difference(session, a, b, where)
-    if isinstance(a, Tensor) and _keeps_shape(session, b):
+        return a if b == Num(Const(0)) else _difference(ledger, a, b, where)
+    if isinstance(a, Tensor) and _keeps_shape(ledger, b):
         return a
     if op == "Mult" and isinstance(a, Num) and isinstance(b, Num):
-        return session.whole(a, b) or session.padded_rows(a, b, where)
+        return ledger.whole(a, b) or ledger.padded_rows(a, b, where)
     return None
 
 
-def _keeps_shape(session: Session, value: Value) -> bool:
+def _keeps_shape(ledger: Ledger, value: Value) -> bool:
     """Numbers, tensors of one element and vLLM's quantization scales enlarge nothing."""
     if isinstance(value, Tensor) and value.dims is not None:
-        return all(isinstance(d, Num) and session.fixed_value(d) == 1 for d in value.dims)
+        return all(isinstance(d, Num) and ledger.fixed_value(d) == 1 for d in value.dims)
     scale = isinstance(value, Obj) and value.path.endswith("_scale")
     return scale or isinstance(value, Num | Literal)
 
@@ -157,7 +157,7 @@ def _sequences(op: str, a: Value, b: Value, where: str) -> Value:
     raise Stop(where, "a tuple or list in arithmetic")
 
 
-def _difference(session: Session, a: Value, b: Value, where: str) -> Value | None:
+def _difference(ledger: Ledger, a: Value, b: Value, where: str) -> Value | None:
     """Neighbouring query starts give a query length; whole minus query the cached tokens."""
     if isinstance(a, Series) and isinstance(b, Series):
         return _series_difference(a, b)
@@ -166,10 +166,10 @@ def _difference(session: Session, a: Value, b: Value, where: str) -> Value | Non
         first, last = _place(b), _place(a)
         if same and last - first == 1:
             index = Index(a.index.base, first)
-            return session.element(Series(QUERIES, a.series.owner), index, where)
+            return ledger.element(Series(QUERIES, a.series.owner), index, where)
         raise Stop(where, "query starts of requests that are not neighbours")
     if isinstance(a, Num) and isinstance(b, Num):
-        return session.cached_length(a, b, where)
+        return ledger.cached_length(a, b, where)
     return None
 
 
@@ -187,7 +187,7 @@ def _series_difference(a: Series, b: Series) -> Value | None:
     return None
 
 
-def number(session: Session, value: Value, where: str) -> Node:
+def number(ledger: Ledger, value: Value, where: str) -> Node:
     """The tree of an integer value; Stop for anything else."""
     if isinstance(value, Num):
         return value.node
@@ -196,12 +196,12 @@ def number(session: Session, value: Value, where: str) -> Node:
     if isinstance(value, Index):
         why = f"{where}: a position in a loop proves nothing"
         held = None if value.value is None else value.value - value.offset
-        base = session.leaf(
+        base = ledger.leaf(
             ("index", value.base), "position", "unbound", held, None, "", where, why
         )
         return simplified("+", base.node, Const(value.offset))
     if isinstance(value, Obj) and isinstance(value.handle, Opaque):
-        return opaque_leaf(session, value, where).node
+        return opaque_leaf(ledger, value, where).node
     if isinstance(value, Element):
         raise Stop(where, "a query start on its own has no limit")
     if isinstance(value, Ratio):
@@ -209,7 +209,7 @@ def number(session: Session, value: Value, where: str) -> Node:
     raise Stop(where, f"{type(value).__name__} where an integer is needed")
 
 
-def opaque_leaf(session: Session, value: Obj, where: str, suffix: str = "") -> Num:
+def opaque_leaf(ledger: Ledger, value: Obj, where: str, suffix: str = "") -> Num:
     """A number that is not known offline, named after the attribute that holds it."""
     *before, name = value.path.split(".")
     if before and name.startswith("shape"):
@@ -220,7 +220,7 @@ def opaque_leaf(session: Session, value: Obj, where: str, suffix: str = "") -> N
     kind: Kind = "unbound" if handle.open and suffix != "_itemsize" else "constant"
     why = handle.why if kind == "unbound" or not handle.open else ""
     source = value.path + suffix.replace("_", " ", 1)
-    return session.leaf(key, name + suffix, kind, None, None, source, where, why)
+    return ledger.leaf(key, name + suffix, kind, None, None, source, where, why)
 
 
 def rounded(value: Value, up: bool, where: str) -> Value:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from wstrace.slicer.arithmetic import COMPUTED, DECODES, LENGTHS, STARTS
+from wstrace.slicer.values import COMPUTED, DECODES, LENGTHS, STARTS
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

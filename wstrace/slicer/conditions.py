@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import ast
 import operator
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wstrace.expr.tree import Const
-from wstrace.slicer.values import Literal, Num, Obj, Stop, Value
-
-if TYPE_CHECKING:
-    from wstrace.slicer.scope import Scope, World
-    from wstrace.slicer.slice_state import Session
+from wstrace.slicer.scope import Evaluation, Scope
+from wstrace.slicer.values import Literal, Num, Obj, Stop
 
 _COMPARE: Final[Mapping[type[ast.cmpop], Callable[[object, object], bool]]] = {
     ast.Eq: operator.eq,
@@ -33,21 +29,10 @@ _UNKNOWN: Final = object()
 
 
 class Conditions:
-    """The base of the evaluator: what it holds, and what can be decided."""
+    """Which tests only constants decide."""
 
-    def __init__(self, session: Session, world: World) -> None:
-        self.session = session
-        self.world = world
-        self.assigned: dict[tuple[int, int], Value] = {}
-        self.memo: dict[tuple[int, str, int, int], Value | Stop] = {}
-
-    @abstractmethod
-    def value(self, node: ast.expr, scope: Scope) -> Value:
-        """The value of an expression where it stands."""
-
-    @abstractmethod
-    def binary(self, op: str, left: Value, right: Value, where: str) -> Value:
-        """`left op right`."""
+    def __init__(self, ev: Evaluation) -> None:
+        self.ev = ev
 
     def decided(self, test: ast.expr, scope: Scope) -> bool | None:
         """True or False where only constants decide, else None."""
@@ -83,7 +68,7 @@ class Conditions:
     def fixed(self, node: ast.expr, scope: Scope) -> object:
         """An operand of a comparison that cannot change, or `_UNKNOWN`."""
         try:
-            value = self.value(node, scope)
+            value = self.ev.value(node, scope)
         except Stop:
             return _UNKNOWN
         if isinstance(value, Literal) and value.fixed:
@@ -91,7 +76,7 @@ class Conditions:
         if isinstance(value, Num):
             if isinstance(value.node, Const):
                 return value.node.value
-            known = self.session.fixed_value(value)
+            known = self.ev.ledger.fixed_value(value)
             return _UNKNOWN if known is None else known
         fixed_object = isinstance(value, Obj) and value.tag == "fixed"
         return value if fixed_object else _UNKNOWN

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wstrace.slicer.source import Block, FunctionSource
+    from wstrace.slicer.syntax import Block, FunctionSource
 
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _RESHAPING: Final = frozenset(("resize_", "resize_as_", "unsqueeze_", "squeeze_", "t_", "set_"))

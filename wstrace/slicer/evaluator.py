@@ -1,256 +1,117 @@
-"""Expressions of a worker's source, evaluated symbolically. Nothing of theirs is run."""
+"""The evaluator: a worker's source, evaluated symbolically. Nothing of theirs is run."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
 
-from wstrace.expr.tree import Const, simplified
-from wstrace.slicer import arithmetic, tensors
-from wstrace.slicer.calls import Calls
-from wstrace.slicer.values import (
-    BitLength,
-    Bound,
-    Dtype,
-    Group,
-    Index,
-    Literal,
-    Num,
-    Obj,
-    Seq,
-    Series,
-    Stop,
-    Tail,
-    Tensor,
-    Value,
-    choose,
-    constant,
-    present,
-    spread,
-)
-
-if TYPE_CHECKING:
-    from wstrace.slicer.scope import Scope
+from wstrace.expr import tree
+from wstrace.expr.tree import Const, Node, simplified
+from wstrace.slicer import arithmetic
+from wstrace.slicer.callees import Callees
+from wstrace.slicer.conditions import Conditions
+from wstrace.slicer.definitions import Definitions
+from wstrace.slicer.expressions import Expressions
+from wstrace.slicer.ledger import Ledger
+from wstrace.slicer.scope import Scope, World
+from wstrace.slicer.syntax import Block, CodePoint, FunctionSource
+from wstrace.slicer.values import Dtype, Obj, Opaque, Seq, Stop, Value, arms
 
 
-class Evaluator(Calls):
-    """The whole evaluator: expressions here, names, conditions and calls in its bases."""
+class Evaluator:
+    """Owns the four parts and hands each question to the one that answers it.
+
+    Expressions, the definitions that reach a name, conditions that constants decide, and
+    callees. Each part knows only this object (as `scope.Evaluation`), never another part.
+    """
+
+    def __init__(self, ledger: Ledger, world: World) -> None:
+        self.ledger = ledger
+        self.world = world
+        self.expressions = Expressions(self)
+        self.definitions = Definitions(self)
+        self.conditions = Conditions(self)
+        self.callees = Callees(self)
+
+    def forget(self) -> None:
+        """Let go of remembered values and ends: what they hold are cycles, and live on until
+        the next garbage collection."""
+        self.definitions.forget()
+
+    def request(self, call: ast.Call, scope: Scope) -> list[Node]:
+        """Bytes of the request that `call` makes: a formula for each way conditions go."""
+        asked = self.packed(call.args, scope, whole=True)
+        where = scope.where(call)
+        nodes = [_request_bytes(self.ledger, arm, where) for arm in arms(asked)]
+        return list(dict.fromkeys(nodes))
 
     def value(self, node: ast.expr, scope: Scope) -> Value:
-        """The value of `node` where it stands; Stop says what is not understood."""
-        self.session.step(scope.where(node))
-        rule = _RULES.get(type(node))
-        if rule is None:
-            raise Stop(scope.where(node), f"{type(node).__name__} is not followed")
-        return rule(self, node, scope)
-
-    def binary(self, op: str, left: Value, right: Value, where: str) -> Value:
-        """`left op right` on every pair of arms."""
-        return spread(
-            lambda a, b: arithmetic.combine(self.session, op, a, b, where), left, right
-        )
-
-    def constant(self, node: ast.Constant, scope: Scope) -> Value:
-        if isinstance(node.value, bool) or node.value is None or isinstance(node.value, str):
-            return Literal(node.value)
-        if isinstance(node.value, int):
-            return constant(node.value)
-        raise Stop(scope.where(node), f"the literal {node.value!r}")
-
-    def named(self, node: ast.Name, scope: Scope) -> Value:
-        point = scope.source.places.get(id(node))
-        if point is None:
-            raise Stop(scope.where(node), f"{node.id} stands outside the function")
-        return self.name(scope, node.id, point, scope.where(node))
-
-    def attribute(self, node: ast.Attribute, scope: Scope) -> Value:
-        where = scope.where(node)
-        stored = scope.source.attribute_stores.get(node.attr)
-        if stored is not None and scope.source.name != "__init__":
-            raise Stop(where, f"{node.attr} is assigned in the same function (line {stored})")
-        owner = present(self.value(node.value, scope))
-        return spread(lambda v: self.member(v, node.attr, where), owner)
+        """See `Evaluation`, as for every method here."""
+        return self.expressions.value(node, scope)
 
     def member(self, owner: Value, name: str, where: str) -> Value:
-        """`owner.name`."""
-        if isinstance(owner, Obj):
-            return self.world.attribute(owner, name, where)
-        if isinstance(owner, Tensor):
-            found = tensors.attribute(owner, name, where)
-            return found if found is not None else Bound(owner, name)
-        if isinstance(owner, Series) and name == "shape":
-            return Seq((self.length(owner, where),))
-        if isinstance(owner, Group) and name == "world_size":
-            return owner.size
-        if isinstance(owner, Dtype) and name == "itemsize":
-            if owner.itemsize is None:
-                raise Stop(where, "the size of a dtype that is not known")
-            return Num(owner.itemsize)
-        return Bound(owner, name)
+        return self.expressions.member(owner, name, where)
 
-    def subscript(self, node: ast.Subscript, scope: Scope) -> Value:
-        where = scope.where(node)
-        owner = present(self.value(node.value, scope))
-        if isinstance(node.slice, ast.Slice):
-            return spread(lambda v: self.sliced(v, node.slice, scope), owner)
-        if isinstance(owner, Tensor) or _has_slices(node.slice):
-            parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-            return spread(lambda v: tensors.indexed(self, v, parts, scope), owner)
-        key = self.value(node.slice, scope)
-        return spread(lambda v, k: self.item(v, k, where), owner, key)
+    def part(self, value: Value, index: int, where: str) -> Value:
+        return self.expressions.part(value, index, where)
 
-    def item(self, owner: Value, key: Value, where: str) -> Value:
-        """`owner[key]`."""
-        if isinstance(owner, Obj) and isinstance(owner.handle, Tensor):
-            return owner.handle.dim(self.known_index(key, where), where)
-        if isinstance(owner, Obj):
-            return self.world.item(owner, key, where)
-        if isinstance(owner, Series):
-            return self.session.element(owner, self.session.index(key, where), where)
-        place = self.literal_index(key)
-        if isinstance(owner, Seq) and place is not None:
-            return self.part(owner, place, where)
-        raise Stop(where, "an element that is not understood")
+    def name(self, scope: Scope, name: str, point: CodePoint, where: str) -> Value:
+        return self.definitions.name(scope, name, point, where)
 
-    def known_index(self, key: Value, where: str) -> int:
-        found = self.literal_index(key)
-        if found is None:
-            raise Stop(where, "a dimension chosen at run time")
-        return found
+    def decided(self, test: ast.expr, scope: Scope) -> bool | None:
+        return self.conditions.decided(test, scope)
 
-    def sliced(self, owner: Value, cut: ast.expr, scope: Scope) -> Value:
-        assert isinstance(cut, ast.Slice)
-        where = scope.where(cut)
-        if isinstance(owner, Tensor):
-            return tensors.indexed(self, owner, [cut], scope)
-        ends = [self.literal_end(e, scope) for e in (cut.lower, cut.upper, cut.step)]
-        if isinstance(owner, Obj) and isinstance(owner.handle, Tensor):
-            if ends[1:] == [None, None] and isinstance(ends[0], int) and ends[0] >= 0:
-                return Tail(owner.handle, ends[0])
-            owner = _open_shape(owner.handle, ends, where)
-        elif isinstance(owner, Obj):
-            return tensors.indexed(self, self.world.as_tensor(owner, where), [cut], scope)
-        if isinstance(owner, Seq) and "open" not in ends:
-            bounds = [None if isinstance(e, str) else e for e in ends]
-            return Seq(owner.items[slice(*bounds)], owner.mutable)
-        if isinstance(owner, Series) and cut.step is None and isinstance(ends[0], int | None):
-            return _tail(owner, ends[0] or 0, cut.upper is not None)
-        raise Stop(where, "a slice that is not understood")
+    def packed(self, nodes: Sequence[ast.expr], scope: Scope, whole: bool = False) -> Value:
+        return self.callees.packed(nodes, scope, whole)
 
-    def literal_end(self, node: ast.expr | None, scope: Scope) -> int | str | None:
-        """An end of a slice: an int, None where absent, 'open' where not a constant."""
-        if node is None:
-            return None
-        found = self.literal_index(self.value(node, scope))
-        return "open" if found is None else found
+    def call(self, node: ast.Call, scope: Scope) -> Value:
+        return self.callees.call(node, scope)
 
-    def unary(self, node: ast.UnaryOp, scope: Scope) -> Value:
-        where = scope.where(node)
-        if isinstance(node.op, ast.Not):
-            known = self.decided(node, scope)
-            if known is None:
-                raise Stop(where, "a condition used as a value")
-            return Literal(known)
-        inner = self.value(node.operand, scope)
-        if isinstance(node.op, ast.USub):
-            return spread(
-                lambda v: Num(arithmetic.negated(arithmetic.number(self.session, v, where))),
-                inner,
-            )
-        if isinstance(node.op, ast.Invert):
-            return self.binary("Sub", constant(-1), inner, where)
-        return inner
+    def arguments(
+        self,
+        source: FunctionSource,
+        owner: Value | None,
+        node: ast.Call,
+        scope: Scope,
+        inner: Scope,
+    ) -> dict[str, Callable[[], Value]]:
+        return self.callees.arguments(source, owner, node, scope, inner)
 
-    def arithmetic(self, node: ast.BinOp, scope: Scope) -> Value:
-        left, right = self.value(node.left, scope), self.value(node.right, scope)
-        return self.binary(type(node.op).__name__, left, right, scope.where(node))
-
-    def sequence(self, node: ast.Tuple | ast.List, scope: Scope) -> Value:
-        mutable = isinstance(node, ast.List)
-        packed = self.packed(node.elts, scope)
-        return spread(lambda given: replace(given, mutable=mutable), packed)
-
-    def conditional(self, node: ast.IfExp, scope: Scope) -> Value:
-        decided = self.decided(node.test, scope)
-        if decided is not None:
-            return self.value(node.body if decided else node.orelse, scope)
-        yes, no = self.value(node.body, scope), self.value(node.orelse, scope)
-        return choose((scope.serial, id(node)), yes, no)
-
-    def boolean(self, node: ast.BoolOp, scope: Scope) -> Value:
-        """`a or b` where a constant decides; else both, as either may be the result."""
-        stops = isinstance(node.op, ast.Or)
-        *first, last = node.values
-        result = self.value(last, scope)
-        for part in reversed(first):
-            decided = self.decided(part, scope)
-            if decided is None:
-                result = choose((scope.serial, id(part)), self.value(part, scope), result)
-            elif decided is stops:
-                result = self.value(part, scope)
-        return result
-
-    def comparison(self, node: ast.Compare, scope: Scope) -> Value:
-        known = self.decided(node, scope)
-        if known is None:
-            raise Stop(scope.where(node), "a condition used as a value")
-        return Literal(known)
-
-    def comprehension(self, node: ast.ListComp | ast.GeneratorExp, scope: Scope) -> Value:
-        """Unrolled over a sequence of known length, without conditions."""
-        where = scope.where(node)
-        inner = node.generators[0]
-        if len(node.generators) > 1 or inner.ifs or not isinstance(inner.target, ast.Name):
-            raise Stop(where, "a comprehension that is not followed")
-        over = self.value(inner.iter, scope)
-        name = inner.target.id
-        if isinstance(over, Series):
-            element = self.session.element(over, Index(("comp", id(node))), where)
-            return tensors.per_request(self.value(node.elt, scope.with_names({name: element})))
-        if not isinstance(over, Seq):
-            raise Stop(where, "a comprehension over something of unknown length")
-        items = [self.value(node.elt, scope.with_names({name: v})) for v in over.items]
-        return Seq(tuple(items), isinstance(node, ast.ListComp))
-
-    def bit_length(self, owner: Value, where: str) -> Value:
-        return BitLength(arithmetic.number(self.session, owner, where))
+    def returned(self, scope: Scope, block: Block, where: str) -> Value:
+        return self.callees.returned(scope, block, where)
 
 
-def _tail(series: Series, start: int, cut: bool) -> Series:
-    count = series.count
-    if count is not None and start:
-        count = Num(simplified("-", count.node, Const(start)))
-    start += series.start
-    return replace(series, start=start, count=None if cut else count)
+def _request_bytes(ledger: Ledger, asked: Value, where: str) -> Node:
+    """Bytes of one request: each spec is rounded up to 256 on its own."""
+    if not isinstance(asked, Seq):
+        raise Stop(where, "the specs are not understood")
+    total: Node = Const(0)
+    for spec in asked.items:
+        total = simplified("+", total, _spec_bytes(ledger, spec, where))
+    return total
 
 
-def _open_shape(tensor: Tensor, ends: list[int | str | None], where: str) -> Seq:
-    """The first dimensions of a tensor whose rank is open, as far as the slice reads them."""
-    last = ends[1]
-    if not isinstance(last, int) or last < 0 or ends[2] is not None:
-        raise Stop(where, "a slice of a shape whose rank is not known")
-    return Seq(tuple(tensor.dim(i, where) for i in range(last)))
+def _spec_bytes(ledger: Ledger, spec: Value, where: str) -> Node:
+    """Bytes of one (shape, dtype)."""
+    if isinstance(spec, Obj) and isinstance(spec.handle, Opaque):
+        return arithmetic.opaque_leaf(ledger, spec, where, "_bytes").node
+    if not isinstance(spec, Seq) or len(spec.items) != 2:
+        raise Stop(where, "a spec is not a (shape, dtype) that is understood")
+    shape, dtype = spec.items
+    size = _itemsize(ledger, dtype, where)
+    if isinstance(shape, Obj) and isinstance(shape.handle, Opaque):
+        elements = arithmetic.opaque_leaf(ledger, shape, where, "_elements").node
+        return simplified("round256", tree.product([elements, size]))
+    if not isinstance(shape, Seq):
+        raise Stop(where, "a shape is not a tuple that is understood")
+    sizes = [arithmetic.number(ledger, size, where) for size in shape.items]
+    return simplified("round256", tree.product([*sizes, size]))
 
 
-def _has_slices(node: ast.expr) -> bool:
-    return isinstance(node, ast.Tuple) and any(isinstance(e, ast.Slice) for e in node.elts)
-
-
-_RULES: Final[Mapping[type[ast.expr], Callable[..., Value]]] = {
-    ast.Constant: Evaluator.constant,
-    ast.Name: Evaluator.named,
-    ast.Attribute: Evaluator.attribute,
-    ast.Subscript: Evaluator.subscript,
-    ast.UnaryOp: Evaluator.unary,
-    ast.BinOp: Evaluator.arithmetic,
-    ast.Tuple: Evaluator.sequence,
-    ast.List: Evaluator.sequence,
-    ast.IfExp: Evaluator.conditional,
-    ast.BoolOp: Evaluator.boolean,
-    ast.Compare: Evaluator.comparison,
-    ast.ListComp: Evaluator.comprehension,
-    ast.GeneratorExp: Evaluator.comprehension,
-    ast.Call: Evaluator.call,
-}
+def _itemsize(ledger: Ledger, dtype: Value, where: str) -> Node:
+    """Bytes of one element."""
+    if isinstance(dtype, Obj) and isinstance(dtype.handle, Opaque):
+        return arithmetic.opaque_leaf(ledger, dtype, where, "_itemsize").node
+    if not isinstance(dtype, Dtype) or dtype.itemsize is None:
+        raise Stop(where, "a dtype is not understood")
+    return dtype.itemsize

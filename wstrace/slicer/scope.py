@@ -1,17 +1,25 @@
-"""Where an expression is evaluated, and what evaluation asks of the world around it."""
+"""Where an expression is evaluated; what the evaluator, its parts and a world ask each other.
+
+The parts of the evaluator need one another (a name's value is an expression, an expression
+holds names), and worlds need the evaluator. They meet here, in two protocols, so that no module
+has to import one that imports it.
+"""
 
 from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from wstrace.slicer.source import FunctionSource, Point
+from wstrace.slicer.ledger import Ledger
+from wstrace.slicer.syntax import Block, CodePoint, FunctionSource
 from wstrace.slicer.values import Obj, Stop, Tensor, Value
 
 _serials = itertools.count()
+Arguments = Mapping[str, Callable[[], Value]]
+"""Parameter name -> its value at the call, made when asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +32,8 @@ class Scope:
 
     source: FunctionSource
     state: object
-    home: Point | None = None
-    arguments: Mapping[str, Callable[[], Value]] | None = None
+    home: CodePoint | None = None
+    arguments: Arguments | None = None
     overrides: Mapping[str, Value] = field(default_factory=dict)
     depth: int = 0
     serial: int = field(default_factory=lambda: next(_serials))
@@ -52,7 +60,7 @@ class World(Protocol):
     def attribute(self, owner: Obj, name: str, where: str) -> Value:
         """`owner.name`, without running any code of theirs."""
 
-    def observed(self, scope: Scope, name: str, point: Point, found: Value | Stop) -> Value:
+    def observed(self, scope: Scope, name: str, point: CodePoint, found: Value | Stop) -> Value:
         """What is known of a local beside its source: its value in a running frame."""
 
     def title(self, function: Obj) -> str:
@@ -84,3 +92,49 @@ class World(Protocol):
 
     def item(self, owner: Obj, key: Value, where: str) -> Value:
         """`owner[key]` of a constant container."""
+
+
+class Evaluation(Protocol):
+    """The evaluator as its parts and the worlds see it."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The leaves, statements and budget of this slice."""
+
+    @property
+    def world(self) -> World:
+        """Where names outside the source come from."""
+
+    def value(self, node: ast.expr, scope: Scope) -> Value:
+        """The value of `node` where it stands; Stop says what is not understood."""
+
+    def member(self, owner: Value, name: str, where: str) -> Value:
+        """`owner.name`."""
+
+    def part(self, value: Value, index: int, where: str) -> Value:
+        """Element `index` of a sequence, a shape or a constant container."""
+
+    def name(self, scope: Scope, name: str, point: CodePoint, where: str) -> Value:
+        """The value of a name just before `point`."""
+
+    def decided(self, test: ast.expr, scope: Scope) -> bool | None:
+        """True or False where only constants decide, else None."""
+
+    def packed(self, nodes: Sequence[ast.expr], scope: Scope, whole: bool = False) -> Value:
+        """Positional arguments or elements, stars unpacked."""
+
+    def call(self, node: ast.Call, scope: Scope) -> Value:
+        """The result of a call; Stop unless every step of it is understood."""
+
+    def arguments(
+        self,
+        source: FunctionSource,
+        owner: Value | None,
+        node: ast.Call,
+        scope: Scope,
+        inner: Scope,
+    ) -> dict[str, Callable[[], Value]]:
+        """The arguments that the call `node` gives to the parameters of `source`."""
+
+    def returned(self, scope: Scope, block: Block, where: str) -> Value:
+        """What the statements of `block` return."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wstrace.expr import tree
 from wstrace.expr.tree import Const, Node
 from wstrace.slicer import arithmetic
+from wstrace.slicer.scope import Evaluation, Scope
 from wstrace.slicer.values import (
     Literal,
     Num,
@@ -21,10 +22,6 @@ from wstrace.slicer.values import (
     Value,
     constant,
 )
-
-if TYPE_CHECKING:
-    from wstrace.slicer.evaluator import Evaluator
-    from wstrace.slicer.scope import Scope
 
 SAME_SHAPE: Final = {
     *("contiguous", "clone", "detach", "to", "cpu", "cuda", "float", "half", "bfloat16"),
@@ -57,7 +54,7 @@ def per_request(value: Value) -> Value:
     raise Stop("", f"a list of {type(value).__name__} per request")
 
 
-def indexed(ev: Evaluator, owner: Value, parts: list[ast.expr], scope: Scope) -> Value:
+def indexed(ev: Evaluation, owner: Value, parts: list[ast.expr], scope: Scope) -> Value:
     """`tensor[a, b:c, ...]`: an index drops a dimension, a slice shortens it."""
     where = scope.where(parts[0])
     if not isinstance(owner, Tensor):
@@ -82,7 +79,7 @@ def indexed(ev: Evaluator, owner: Value, parts: list[ast.expr], scope: Scope) ->
     return Tensor((*dims, *rest), None, owner.dtype)
 
 
-def _lazily(ev: Evaluator, owner: Tensor, parts: list[ast.expr], scope: Scope) -> Value:
+def _lazily(ev: Evaluation, owner: Tensor, parts: list[ast.expr], scope: Scope) -> Value:
     """A tensor of open rank: the first dimension cut, the others as they were."""
     where = scope.where(parts[0])
     if len(parts) != 1 or not isinstance(parts[0], ast.Slice):
@@ -95,13 +92,13 @@ def _lazily(ev: Evaluator, owner: Tensor, parts: list[ast.expr], scope: Scope) -
     return Tensor(None, dim, owner.dtype, ("cut", owner.key, scope.serial, id(cut)))
 
 
-def _only_number(ev: Evaluator, part: ast.expr, scope: Scope) -> None:
+def _only_number(ev: Evaluation, part: ast.expr, scope: Scope) -> None:
     value = ev.value(part, scope)
     if isinstance(value, Tensor | Seq | Series | Literal):
         raise Stop(scope.where(part), "a tensor indexed by a tensor or mask")
 
 
-def _cut(ev: Evaluator, dim: Value | None, cut: ast.Slice, scope: Scope) -> Value:
+def _cut(ev: Evaluation, dim: Value | None, cut: ast.Slice, scope: Scope) -> Value:
     """`[a:b]` has b - a elements where the tensor is long enough, which vLLM's padded
     buffers are; a shorter one makes the formula too large, which the self-check tells."""
     where = scope.where(cut)
@@ -115,16 +112,16 @@ def _cut(ev: Evaluator, dim: Value | None, cut: ast.Slice, scope: Scope) -> Valu
     if cut.upper is None:
         if dim is None:
             raise Stop(where, "a dimension that is not known")
-        return ev.binary("Sub", dim, low, where)
+        return arithmetic.binary(ev.ledger, "Sub", dim, low, where)
     high = ev.value(cut.upper, scope)
     if isinstance(high, Num) and isinstance(high.node, Const) and high.node.value < 0:
         if dim is None:
             raise Stop(where, "a dimension that is not known")
-        high = ev.binary("Add", dim, high, where)
-    return ev.binary("Sub", high, low, where)
+        high = arithmetic.binary(ev.ledger, "Add", dim, high, where)
+    return arithmetic.binary(ev.ledger, "Sub", high, low, where)
 
 
-def made(ev: Evaluator, name: str, args: list[Value], dtype: Value, where: str) -> Tensor:
+def made(name: str, args: list[Value], dtype: Value) -> Tensor:
     """torch.empty and its like, from sizes given one by one or as one sequence."""
     like = args[0] if name.endswith("_like") else None
     if isinstance(like, Tensor):
@@ -134,7 +131,7 @@ def made(ev: Evaluator, name: str, args: list[Value], dtype: Value, where: str) 
     return Tensor(sizes.items, None, dtype)
 
 
-def method(ev: Evaluator, tensor: Tensor, name: str, args: list[Value], where: str) -> Value:
+def method(ev: Evaluation, tensor: Tensor, name: str, args: list[Value], where: str) -> Value:
     """The result of a tensor's method; Stop for those that are not understood."""
     if name in SAME_SHAPE:
         return Tensor(tensor.dims, tensor.lazy, tensor.dtype, tensor.key)
@@ -150,7 +147,7 @@ def method(ev: Evaluator, tensor: Tensor, name: str, args: list[Value], where: s
             return _view_of_open_rank(tensor, sizes, where)
         return Tensor(_viewed(ev, tensor, sizes, where), None, tensor.dtype)
     if name == "split" and len(args) == 2:
-        axis = ev.literal_index(args[1])
+        axis = ev.ledger.literal_index(args[1])
         if axis is not None:
             return split(ev, tensor, args[0], axis, where)
     if tensor.dims is None:
@@ -159,7 +156,7 @@ def method(ev: Evaluator, tensor: Tensor, name: str, args: list[Value], where: s
 
 
 def _rearranged(
-    ev: Evaluator, tensor: Tensor, name: str, args: list[Value], where: str
+    ev: Evaluation, tensor: Tensor, name: str, args: list[Value], where: str
 ) -> list[Value]:
     assert tensor.dims is not None
     dims = list(tensor.dims)
@@ -177,11 +174,13 @@ def _rearranged(
     return dims
 
 
-def _measured(ev: Evaluator, tensor: Tensor, name: str, args: list[Value], where: str) -> Value:
+def _measured(
+    ev: Evaluation, tensor: Tensor, name: str, args: list[Value], where: str
+) -> Value:
     if name == "size":
         if not args:
             return _shape(tensor) if tensor.dims is not None else Obj(tensor, None, "shape")
-        axis = ev.literal_index(args[0])
+        axis = ev.ledger.literal_index(args[0])
         if axis is None:
             raise Stop(where, "a dimension chosen at run time")
         return tensor.dim(axis, where)
@@ -194,45 +193,45 @@ def _measured(ev: Evaluator, tensor: Tensor, name: str, args: list[Value], where
     return Num(_elements(ev, tensor, where))
 
 
-def _elements(ev: Evaluator, tensor: Tensor, where: str) -> Node:
+def _elements(ev: Evaluation, tensor: Tensor, where: str) -> Node:
     if tensor.dims is None:
         raise Stop(where, "the size of a tensor whose rank is not known")
-    return tree.product([arithmetic.number(ev.session, d, where) for d in tensor.dims])
+    return tree.product([arithmetic.number(ev.ledger, d, where) for d in tensor.dims])
 
 
 def _viewed(
-    ev: Evaluator, tensor: Tensor, sizes: tuple[Value, ...], where: str
+    ev: Evaluation, tensor: Tensor, sizes: tuple[Value, ...], where: str
 ) -> tuple[Value, ...]:
     """Sizes of a view; a -1 takes what the others leave of the tensor's elements."""
-    nodes = [arithmetic.number(ev.session, s, where) for s in sizes]
+    nodes = [arithmetic.number(ev.ledger, s, where) for s in sizes]
     if Const(-1) not in nodes:
         return sizes
     hole = nodes.index(Const(-1))
     if tensor.dims is None:
         raise Stop(where, "the size of a tensor whose rank is not known")
-    own = [arithmetic.number(ev.session, d, where) for d in tensor.dims]
+    own = [arithmetic.number(ev.ledger, d, where) for d in tensor.dims]
     front, back = nodes[:hole], nodes[hole + 1 :]
     while back and own and back[-1] == own[-1]:
         back.pop()
         own.pop()
-    rest = ev.session.exactly(tree.product(own), tree.product([*front, *back]))
+    rest = ev.ledger.exactly(tree.product(own), tree.product([*front, *back]))
     return (*sizes[:hole], Num(rest), *sizes[hole + 1 :])
 
 
 def _view_with_tail(
-    ev: Evaluator, tensor: Tensor, sizes: tuple[Value, ...], where: str
+    ev: Evaluation, tensor: Tensor, sizes: tuple[Value, ...], where: str
 ) -> Tensor:
     """`x.view(a, -1, *x.shape[1:])`: the first dimension divided, the others as they were."""
     *front, tail = sizes
     assert isinstance(tail, Tail)
-    nodes = [arithmetic.number(ev.session, s, where) for s in front]
+    nodes = [arithmetic.number(ev.ledger, s, where) for s in front]
     if Const(-1) in nodes:
         if tail.start != 1 or not _shares_tail(tensor, tail.tensor):
             raise Stop(where, "a view that is not understood")
         hole = nodes.index(Const(-1))
         others = tree.product([n for i, n in enumerate(nodes) if i != hole])
-        rows = arithmetic.number(ev.session, tensor.dim(0, where), where)
-        front[hole] = Num(ev.session.exactly(rows, others))
+        rows = arithmetic.number(ev.ledger, tensor.dim(0, where), where)
+        front[hole] = Num(ev.ledger.exactly(rows, others))
 
     def dim(index: int) -> Value:
         if 0 <= index < len(front):
@@ -265,7 +264,7 @@ def _view_of_open_rank(tensor: Tensor, sizes: tuple[Value, ...], where: str) -> 
     return Tensor(None, dim, tensor.dtype, ("view", tensor.key, sizes))
 
 
-def joined(ev: Evaluator, parts: tuple[Value, ...], axis: int, where: str) -> Tensor:
+def joined(ev: Evaluation, parts: tuple[Value, ...], axis: int, where: str) -> Tensor:
     """torch.cat: one dimension is the sum, the others are the first tensor's."""
     tensors = [p for p in parts if isinstance(p, Tensor)]
     if not tensors or len(tensors) != len(parts):
@@ -277,7 +276,7 @@ def joined(ev: Evaluator, parts: tuple[Value, ...], axis: int, where: str) -> Te
         if index != axis:
             return own
         for other in tensors[1:]:
-            own = ev.binary("Add", own, other.dim(index, where), where)
+            own = arithmetic.binary(ev.ledger, "Add", own, other.dim(index, where), where)
         return own
 
     if first.dims is None:
@@ -286,7 +285,7 @@ def joined(ev: Evaluator, parts: tuple[Value, ...], axis: int, where: str) -> Te
     return Tensor(tuple(dim(i) for i in range(len(first.dims))), None, first.dtype)
 
 
-def split(ev: Evaluator, tensor: Tensor, sizes: Value, axis: int, where: str) -> Seq:
+def split(ev: Evaluation, tensor: Tensor, sizes: Value, axis: int, where: str) -> Seq:
     """tensor.split([a, b], dim=axis)."""
     if not isinstance(sizes, Seq):
         raise Stop(where, "a split into parts of one size")
@@ -304,22 +303,24 @@ def split(ev: Evaluator, tensor: Tensor, sizes: Value, axis: int, where: str) ->
     return Seq(tuple(part(size) for size in sizes.items))
 
 
-def scaled(ev: Evaluator, tensor: Tensor, axis: int, by: Value, where: str) -> Tensor:
+def scaled(ev: Evaluation, tensor: Tensor, axis: int, by: Value, where: str) -> Tensor:
     """One dimension multiplied."""
     if tensor.dims is None:
 
         def dim(index: int) -> Value:
             own = tensor.dim(index, where)
-            return ev.binary("Mult", own, by, where) if index == axis else own
+            return (
+                arithmetic.binary(ev.ledger, "Mult", own, by, where) if index == axis else own
+            )
 
         return Tensor(None, dim, tensor.dtype, ("scaled", tensor.key, axis))
     dims = list(tensor.dims)
-    dims[axis] = ev.binary("Mult", dims[axis], by, where)
+    dims[axis] = arithmetic.binary(ev.ledger, "Mult", dims[axis], by, where)
     return Tensor(tuple(dims), None, tensor.dtype)
 
 
-def _axis(ev: Evaluator, value: Value, rank: int, where: str) -> int:
-    axis = ev.literal_index(value)
+def _axis(ev: Evaluation, value: Value, rank: int, where: str) -> int:
+    axis = ev.ledger.literal_index(value)
     if axis is None or not -rank <= axis < rank:
         raise Stop(where, "a dimension chosen at run time")
     return axis % rank

@@ -8,6 +8,7 @@ raises `Stop`: no value here may stand for less than the source computes.
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 MAX_ARMS: Final = 64
+COMPUTED: Final = "computed"
+DECODES: Final = "decode_lens"
+LENGTHS: Final = "seq_lens"
+QUERIES: Final = "query_lens"
+STARTS: Final = "query_starts"
+"""Kinds of `Series`: cached, decoding, whole and scheduled tokens of each request; and query
+starts."""
 
 
 class Stop(Exception):  # noqa: N818 - the end of a slice, not a mistake
@@ -26,6 +34,19 @@ class Stop(Exception):  # noqa: N818 - the end of a slice, not a mistake
         super().__init__(f"{where}: {why}" if where else why)
         self.where = where
         self.why = why
+
+
+def forget_way(error: BaseException) -> None:
+    """Clear the frames that an error passed, and those of the errors before it.
+
+    A kept error keeps all their variables alive: a view of the arena among them.
+    """
+    before = [e for e in (error.__context__, error.__cause__) if e is not None]
+    if error.__traceback__ is not None:
+        traceback.clear_frames(error.__traceback__)
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    for earlier in before:
+        forget_way(earlier)
 
 
 class Raises(Stop):
@@ -173,7 +194,7 @@ class Parent:
 
 
 @dataclass(frozen=True)
-class Group:
+class ProcessGroup:
     """A process group, by its world size."""
 
     size: Value
@@ -189,7 +210,7 @@ class Opaque:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundMethod:
     """A method together with the object it is called on."""
 
     owner: Value
@@ -221,8 +242,8 @@ Value = (
     | Zipped
     | Tensor
     | Obj
-    | Bound
-    | Group
+    | BoundMethod
+    | ProcessGroup
     | Choice
 )
 
@@ -268,6 +289,13 @@ def spread(apply: Callable[..., Value], *values: Value) -> Value:
             ]
             return choose(value.on, *arms)
     return apply(*values)
+
+
+def items_of(packed: Value) -> list[Value]:
+    """The values of packed arguments."""
+    if not isinstance(packed, Seq):
+        raise Stop("", "arguments whose number a condition decides")
+    return list(packed.items)
 
 
 def arms(value: Value) -> list[Value]:

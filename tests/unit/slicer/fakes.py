@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from wstrace.slicer.provenance import Sliced
-from wstrace.slicer.slicer import slice_request
+from wstrace.slicer.slicer import Sliced, slice_request
 
 _numbers = itertools.count()
 

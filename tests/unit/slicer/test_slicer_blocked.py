@@ -10,8 +10,7 @@ import pytest
 
 from tests.unit.slicer.fakes import Worker, float32, tensor
 from wstrace.expr.expression import parse
-from wstrace.slicer.provenance import Sliced
-from wstrace.slicer.slicer import slice_request
+from wstrace.slicer.slicer import Sliced, slice_request
 
 
 def run(worker: Worker, body: str, **fields: Any) -> Sliced:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.slicer.fakes import Worker, tensor
 from wstrace.expr.expression import parse
-from wstrace.slicer.provenance import Sliced
+from wstrace.slicer.slicer import Sliced
 
 
 def closed(sliced: Sliced) -> dict[str, Any]:

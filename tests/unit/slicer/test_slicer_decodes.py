@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.slicer.fakes import Worker, tensor
 from tests.unit.slicer.test_slicer_closed import bytes_at, closed
-from wstrace.slicer.provenance import Sliced
+from wstrace.slicer.slicer import Sliced
 
 INDEXER = """
 def pack(x, lengths):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.slicer.fakes import running
 from wstrace.expr.expression import parse
-from wstrace.slicer.provenance import Sliced
+from wstrace.slicer.slicer import Sliced
 
 NAMES = ("a", "b", "c")
 names = st.sampled_from(NAMES)

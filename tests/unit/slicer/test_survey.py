@@ -11,7 +11,7 @@ import pytest
 
 from wstrace.expr.expression import parse
 from wstrace.expr.maximum import maximise
-from wstrace.slicer.static.survey import Surveyed, survey
+from wstrace.slicer.static import Surveyed, survey
 
 FILES = {
     "math_utils.py": "def cdiv(a, b):\n    return -(a // -b)\n",

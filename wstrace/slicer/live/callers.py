@@ -3,37 +3,75 @@
 from __future__ import annotations
 
 import ast
+import os
 import types
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 from wstrace.slicer import binding
 from wstrace.slicer.live import objects
 from wstrace.slicer.live.objects import MISSING, Objects
+from wstrace.slicer.scope import Evaluation, Scope
+from wstrace.slicer.syntax import call_at, function_source
 from wstrace.slicer.values import Obj, Stop, Value
-
-if TYPE_CHECKING:
-    from wstrace.slicer.evaluator import Evaluator
-    from wstrace.slicer.live.world import LiveState
-    from wstrace.slicer.scope import Scope
-    from wstrace.slicer.slice_state import Session
 
 MAX_WRAPPERS: Final = 8
 
 
-class Lifting:
-    """The part of a live world that goes up the stack."""
+@dataclass(frozen=True)
+class LiveState:
+    """What a live scope knows: its frame when one runs, its globals, its closure.
 
-    session: Session
-    objects: Objects
-    evaluator: Evaluator
-    max_callers: int
+    `up` is how many callers it stands above the request.
+    """
 
-    def scope_of(self, frame: types.FrameType, up: int) -> tuple[Scope, ast.Call]:
-        raise NotImplementedError
+    globals: dict[str, object]
+    frame: types.FrameType | None = None
+    closure: dict[str, object] = field(default_factory=dict)
+    up: int = 0
+
+    @staticmethod
+    def of(scope: Scope) -> LiveState:
+        """The state of a scope that a live world made."""
+        assert isinstance(scope.state, LiveState)
+        return scope.state
+
+
+class Callers:
+    """Goes up the stack, from a parameter to the argument of the call that runs."""
+
+    def __init__(self, objects: Objects, max_callers: int) -> None:
+        self.objects = objects
+        self.max_callers = max_callers
+        self.evaluator: Evaluation
+        self.scopes: list[Scope] = []
+
+    def forget(self) -> None:
+        """Let go of the frames: what their variables hold (a view of the arena) would live
+        until the next garbage collection."""
+        for scope in self.scopes:
+            state = LiveState.of(scope)
+            object.__setattr__(state, "frame", None)
+            state.closure.clear()
+        self.scopes.clear()
+
+    def scope(self, frame: types.FrameType, up: int) -> tuple[Scope, ast.Call]:
+        """The scope of a running frame and the call it stands at."""
+        code = frame.f_code
+        source = function_source(code)
+        if source is None:
+            file = os.path.basename(code.co_filename)
+            raise Stop(f"{file}:{code.co_firstlineno}", "no source")
+        call = call_at(code, frame.f_lasti)
+        if call is None or id(call) not in source.places:
+            raise Stop(f"{source.file}:{frame.f_lineno}", "the call is not found in the source")
+        state = LiveState(frame.f_globals, frame, up=up)
+        self.scopes.append(Scope(source, state, source.places[id(call)]))
+        return self.scopes[-1], call
 
     def parameter(self, scope: Scope, name: str) -> Value:
         """The value that the caller passed, or what the frame itself proves."""
-        state: LiveState = scope.state  # type: ignore[assignment]
+        state = LiveState.of(scope)
         frame = state.frame
         where = f"{scope.source.file}:{scope.source.node.lineno}"
         if frame is None:
@@ -94,7 +132,7 @@ class Lifting:
             above = frame.f_back
             if above is None:
                 raise Stop("", "no caller")
-            scope, call = self.scope_of(above, state.up + 1)
+            scope, call = self.scope(above, state.up + 1)
             if not _passes_all(scope, call):
                 self.check_callee(scope, call, codes)
                 return scope, call
@@ -111,7 +149,7 @@ class Lifting:
         if called in {code.co_name for code in codes}:
             return
         if isinstance(call.func, ast.Name):
-            state: LiveState = scope.state  # type: ignore[assignment]
+            state = LiveState.of(scope)
             assert state.frame is not None
             held = state.frame.f_locals.get(call.func.id)
             if isinstance(held, types.FunctionType) and held.__code__ in codes:

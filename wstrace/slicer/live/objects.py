@@ -13,10 +13,10 @@ from typing import Final
 
 from wstrace.expr.tree import Const, simplified
 from wstrace.slicer import binding
-from wstrace.slicer.live.classes import changes
-from wstrace.slicer.slice_state import Kind, Session
+from wstrace.slicer.attributes import changes
+from wstrace.slicer.ledger import Kind, Ledger
 from wstrace.slicer.values import (
-    Bound,
+    BoundMethod,
     Dtype,
     Literal,
     Num,
@@ -88,8 +88,8 @@ def class_attribute(cls: type, name: str) -> object:
 class Objects:
     """Turns what is read from live objects into values with leaves."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
 
     def wrap(
         self, value: object, key: Hashable, path: str, where: str, why: str = "", rank: int = 0
@@ -99,7 +99,7 @@ class Objects:
         if is_integer(value):
             assert isinstance(value, int)
             kind: Kind = "unbound" if why else "constant"
-            return self.session.leaf(key, name, kind, value, None, path, where, why)
+            return self.ledger.leaf(key, name, kind, value, None, path, where, why)
         if is_plain(value):
             return Literal(value, not why)
         if is_dtype(value):
@@ -131,7 +131,7 @@ class Objects:
         kind: Kind = "unbound" if why else "constant"
         name = path.rpartition(".")[2]
         dims = [
-            self.session.leaf(
+            self.ledger.leaf(
                 (key, "dim", i),
                 f"{name}_{i}",
                 kind,
@@ -152,12 +152,12 @@ class Objects:
         for i, size in enumerate(shape_of(value)):
             origin = f"{name}.shape[{i}]"
             if i == 0:
-                leaf = self.session.leaf(
+                leaf = self.ledger.leaf(
                     ("tokens", key), role, "driver", size, role, origin, where
                 )
             else:
                 why = f"assumed constant: dimension {i} of {name}; compare across requests"
-                leaf = self.session.leaf(
+                leaf = self.ledger.leaf(
                     (key, "dim", i), f"{name}_{i}", "constant", size, None, origin, where, why
                 )
             dims.append(leaf)
@@ -192,7 +192,7 @@ class Objects:
     ) -> Num:
         """A leaf that vLLM's own name binds to a scheduler quantity."""
         role = binding.scope_role(role, cls.__name__) if cls else role
-        return self.session.leaf(key, role, "driver", value, role, origin, where)
+        return self.ledger.leaf(key, role, "driver", value, role, origin, where)
 
     def series(self, instance: object, name: str, value: object, where: str) -> Series:
         kind = binding.SERIES[name]
@@ -235,12 +235,12 @@ class Objects:
         if value is MISSING:
             raise Stop(where, f"{cls.__name__} holds no {name}, and nothing is run to make one")
         if isinstance(value, types.FunctionType):
-            return Bound(owner, name, Obj(value, id(value), name))
+            return BoundMethod(owner, name, Obj(value, id(value), name))
         if isinstance(value, staticmethod):
             return Obj(value.__func__, id(value.__func__), name)
         if isinstance(value, classmethod):
             function = Obj(value.__func__, id(value.__func__), name)
-            return Bound(Obj(cls, id(cls), cls.__name__), name, function)
+            return BoundMethod(Obj(cls, id(cls), cls.__name__), name, function)
         why = _why(cls, name, value)
         return self.wrap(value, (id(instance), name), f"{owner.path}.{name}", where, why)
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import ast
-from abc import abstractmethod
-from collections.abc import Hashable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Mapping
 
 from wstrace.expr.tree import Const, simplified
-from wstrace.slicer import arithmetic, binding
-from wstrace.slicer.live.classes import changes_in
-from wstrace.slicer.scope import Scope
-from wstrace.slicer.static.parameters import Passing
+from wstrace.slicer import binding
+from wstrace.slicer.attributes import changes_in
+from wstrace.slicer.ledger import Ledger
+from wstrace.slicer.static.parameters import Instance
 from wstrace.slicer.static.project import (
     ClassRef,
     FunctionRef,
+    Project,
 )
 from wstrace.slicer.values import (
-    Bound,
+    STARTS,
+    BoundMethod,
     Dtype,
     Num,
     Obj,
@@ -29,21 +28,25 @@ from wstrace.slicer.values import (
     Value,
 )
 
-if TYPE_CHECKING:
-    pass
 
-from wstrace.slicer.static.parameters import Instance
+class Fields:
+    """Attributes of instances where nothing runs.
 
+    `concrete`: abstract classes -> the class whose instance a worker holds in their place.
+    `followed` gives the value of a property from its body.
+    """
 
-class Fields(Passing):
-    """The part of an offline world that reads attributes of instances."""
-
-    @abstractmethod
-    def enter(self, function: Obj, where: str) -> Scope:
-        """The scope of a function to inline."""
-
-    concrete: Mapping[ClassRef, ClassRef]
-    """Abstract classes -> the class whose instance a worker holds in their place."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        project: Project,
+        concrete: Mapping[ClassRef, ClassRef],
+        followed: Callable[[Obj, FunctionRef, str], Value],
+    ) -> None:
+        self.ledger = ledger
+        self.project = project
+        self.concrete = concrete
+        self.followed = followed
 
     def field(self, owner: Obj, cls: ClassRef, name: str, where: str) -> Value:
         """An attribute of an instance: a role, a method, a property, or a constant."""
@@ -62,7 +65,7 @@ class Fields(Passing):
         if method is not None:
             if decorated(method, "staticmethod"):
                 return Obj(method, method, name)
-            return Bound(owner, name, Obj(method, method, name))
+            return BoundMethod(owner, name, Obj(method, method, name))
         return self.constant_field(owner, cls, name, where)
 
     def metadata(self, owner: Obj, cls: ClassRef, name: str, where: str) -> Value | None:
@@ -76,7 +79,7 @@ class Fields(Passing):
             kind = binding.SERIES[name]
             counted, role = binding.series_count(kind, owner.key)
             count = self.driver(counted, role, origin, where, cls)
-            if kind == arithmetic.STARTS:
+            if kind == STARTS:
                 count = Num(simplified("+", count.node, Const(1)))
             return Series(kind, owner.key, 0, origin, count)
         if name in binding.TENSORS:
@@ -94,7 +97,7 @@ class Fields(Passing):
 
     def driver(self, key: Hashable, role: str, origin: str, where: str, cls: ClassRef) -> Num:
         role = binding.scope_role(role, cls.name)
-        return self.session.leaf(key, role, "driver", None, role, origin, where)
+        return self.ledger.leaf(key, role, "driver", None, role, origin, where)
 
     def typed_field(self, owner: Obj, cls: ClassRef, name: str) -> Value | None:
         """A field whose annotation is a class of the project."""
@@ -103,12 +106,6 @@ class Fields(Passing):
         if not isinstance(ref, ClassRef):
             return None
         return Obj(Instance(ref), (owner.key, name), f"{owner.path}.{name}")
-
-    def followed(self, owner: Obj, method: FunctionRef, where: str) -> Value:
-        inner = self.enter(Obj(method, method), where)
-        first = inner.source.node.args.args[0].arg
-        inner = replace(inner, arguments={first: lambda: owner}, depth=1)
-        return self.evaluator.returned(inner, inner.source.body, where)
 
     def constant_field(self, owner: Obj, cls: ClassRef, name: str, where: str) -> Value:
         bases = self.project.bases(cls)

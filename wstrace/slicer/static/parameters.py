@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from wstrace.slicer import arithmetic, binding
-from wstrace.slicer.scope import Scope
+from wstrace.slicer.ledger import Ledger
+from wstrace.slicer.scope import Evaluation, Scope
 from wstrace.slicer.static.project import CallPlace, ClassRef, ExternalRef, Project
+from wstrace.slicer.syntax import FunctionSource
 from wstrace.slicer.values import Dtype, Obj, Opaque, Stop, Tensor, Value, choose
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from wstrace.slicer.evaluator import Evaluator
-    from wstrace.slicer.slice_state import Session
-    from wstrace.slicer.source import FunctionSource
 
 MAX_CALLS: Final = 8
 _COMMON: Final = {"forward", "__call__", "apply", "build", "run", "call", "compute", "execute"}
@@ -38,18 +34,25 @@ class SourceState:
     module: str
     up: int = 0
 
+    @staticmethod
+    def of(scope: Scope) -> SourceState:
+        """The state of a scope that a world of source made."""
+        assert isinstance(scope.state, SourceState)
+        return scope.state
 
-class Passing:
-    """The part of an offline world that lifts parameters."""
 
-    session: Session
-    project: Project
-    evaluator: Evaluator
-    max_callers: int
+class Parameters:
+    """What parameters stand for where nothing runs."""
+
+    def __init__(self, ledger: Ledger, project: Project, max_callers: int) -> None:
+        self.ledger = ledger
+        self.project = project
+        self.max_callers = max_callers
+        self.evaluator: Evaluation
 
     def parameter(self, scope: Scope, name: str) -> Value:
         """By class where the annotation is one; else what all callers in reach pass."""
-        state: SourceState = scope.state  # type: ignore[assignment]
+        state = SourceState.of(scope)
         source = scope.source
         where = f"{source.file}:{source.node.lineno}"
         owner = self.owner_class(source, state.module)
@@ -108,7 +111,7 @@ class Passing:
             if index != 0:
                 return self.assumed(key, name, index, where)
             role, origin = "num_padded_tokens", f"{name}.shape[0]"
-            made = self.session.leaf
+            made = self.ledger.leaf
             return made(("tokens", key), role, "driver", None, role, origin, where)
 
         return Tensor(None, dim, self.dtype_of(key, name, where), key)
@@ -119,12 +122,12 @@ class Passing:
         title = f"{name}_{index}" if index > 0 else f"{name}_last"
         origin = f"{name}.shape[{index}]"
         key = ("dim", key, index)
-        return self.session.leaf(key, title, "constant", None, None, origin, where, why)
+        return self.ledger.leaf(key, title, "constant", None, None, origin, where, why)
 
     def dtype_of(self, key: Hashable, name: str, where: str) -> Dtype:
         """A dtype that only a worker knows: its size is a constant."""
         key, origin = (key, "itemsize"), f"{name}.dtype"
-        made = self.session.leaf
+        made = self.ledger.leaf
         leaf = made(key, f"{name}_itemsize", "constant", None, None, origin, where)
         return Dtype(leaf.node)
 
@@ -134,7 +137,7 @@ class Passing:
                 return self.assumed(key, name, index, where)
             origin = f"{name}.shape[0]"
             rows = Obj(Opaque(f"{origin}: {why}", open=True), (key, "rows"), origin)
-            return arithmetic.opaque_leaf(self.session, rows, where)
+            return arithmetic.opaque_leaf(self.ledger, rows, where)
 
         return Tensor(None, dim, self.dtype_of(key, name, where), key)
 

@@ -11,13 +11,11 @@ from typing import Final, Literal
 from wstrace.expr import tree
 from wstrace.expr.tree import FormulaError, simplified
 from wstrace.slicer.evaluator import Evaluator
-from wstrace.slicer.provenance import Leaf
-from wstrace.slicer.slice_state import Session
-from wstrace.slicer.slicer import request_bytes
+from wstrace.slicer.ledger import Ledger, SlicedLeaf
 from wstrace.slicer.static.fields import abstract
 from wstrace.slicer.static.project import CallPlace, ClassRef, Project
-from wstrace.slicer.static.world import SourceWorld
-from wstrace.slicer.values import Stop, arms
+from wstrace.slicer.static.source_world import SourceWorld
+from wstrace.slicer.values import Stop
 
 Kind = Literal["serving", "reserve"]
 _RESERVING: Final = ("reserve", "warmup", "_init_", "ensure_on_device", "compile_")
@@ -31,7 +29,7 @@ class Surveyed:
     function: str
     line: int
     formula: str | None = None
-    leaves: tuple[Leaf, ...] = ()
+    leaves: tuple[SlicedLeaf, ...] = ()
     arms: tuple[str, ...] = ()
     stopped: str | None = None
     kind: Kind = "serving"
@@ -143,28 +141,26 @@ def _sliced(
     project: Project, place: CallPlace, concrete: Mapping[ClassRef, ClassRef]
 ) -> tuple[Surveyed, dict[ClassRef, str]]:
     """The site, and the abstract methods that were met."""
-    session = Session()
-    world = SourceWorld(session, project, concrete=concrete)
-    evaluator = Evaluator(session, world)
-    world.evaluator = evaluator
+    ledger = Ledger()
+    world = SourceWorld(ledger, project, concrete=concrete)
+    evaluator = Evaluator(ledger, world)
+    world.attach(evaluator)
     scope = world.scope(place.module, place.source)
     base = Surveyed(
         place.source.file, place.source.qualname, place.call.lineno, kind=kind_of(place)
     )
     try:
-        asked = evaluator.packed(place.call.args, scope, whole=True)
-        where = scope.where(place.call)
-        nodes = [request_bytes(session, arm, where) for arm in arms(asked)]
+        nodes = evaluator.request(place.call, scope)
     except (Stop, FormulaError) as stop:
         return _with(base, stopped=str(stop).splitlines()[0]), world.abstract
     except RecursionError:
         return _with(base, stopped="nested too deeply"), world.abstract
-    return closed(session, base, list(dict.fromkeys(nodes))), world.abstract
+    return closed(ledger, base, nodes), world.abstract
 
 
-def closed(session: Session, base: Surveyed, nodes: list[tree.Node]) -> Surveyed:
+def closed(ledger: Ledger, base: Surveyed, nodes: list[tree.Node]) -> Surveyed:
     whole = simplified("max", *nodes)
-    leaves = tuple(session.leaves[n] for n in sorted(tree.names(whole)))
+    leaves = tuple(ledger.leaves[n] for n in sorted(tree.names(whole)))
     open_leaf = next((f"{x.name}: {x.why}" for x in leaves if x.kind == "unbound"), None)
     every = tuple(tree.text(n) for n in nodes) if len(nodes) > 1 else ()
     return _with(base, tree.text(whole), leaves, every, open_leaf)
@@ -173,7 +169,7 @@ def closed(session: Session, base: Surveyed, nodes: list[tree.Node]) -> Surveyed
 def _with(
     base: Surveyed,
     formula: str | None = None,
-    leaves: tuple[Leaf, ...] = (),
+    leaves: tuple[SlicedLeaf, ...] = (),
     every: tuple[str, ...] = (),
     stopped: str | None = None,
 ) -> Surveyed:

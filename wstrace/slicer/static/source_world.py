@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 from wstrace.expr.tree import Const
 from wstrace.slicer import binding
-from wstrace.slicer.hints import asserted_class
-from wstrace.slicer.scope import Scope
-from wstrace.slicer.source import Point
+from wstrace.slicer.ledger import Ledger
+from wstrace.slicer.scope import Evaluation, Scope
+from wstrace.slicer.static.fields import Fields, abstract, decorated
+from wstrace.slicer.static.parameters import Instance, Parameters, SourceState
 from wstrace.slicer.static.project import (
     AssignedRef,
     ClassRef,
@@ -20,9 +22,11 @@ from wstrace.slicer.static.project import (
     ModuleRef,
     Project,
     Ref,
+    asserted_class,
 )
+from wstrace.slicer.syntax import CodePoint, FunctionSource
 from wstrace.slicer.values import (
-    Bound,
+    BoundMethod,
     Dtype,
     Literal,
     Num,
@@ -33,15 +37,6 @@ from wstrace.slicer.values import (
     Tensor,
     Value,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from wstrace.slicer.evaluator import Evaluator
-    from wstrace.slicer.slice_state import Session
-
-from wstrace.slicer.static.fields import Fields, abstract, decorated
-from wstrace.slicer.static.parameters import Instance, SourceState
 
 _ITEMSIZES: Final = {
     **dict.fromkeys(("uint8", "int8", "bool", "float8_e4m3fn", "float8_e4m3fnuz"), 1),
@@ -58,30 +53,43 @@ _LIBRARY: Final = {"cdiv", "round_up", "round_down", "next_power_of_2"}
 _TENSOR: Final = ("torch.Tensor", "torch.nn.Parameter")
 
 
-class SourceWorld(Fields):
+class SourceWorld:
     """Answers the evaluator from a project's files."""
 
     def __init__(
         self,
-        session: Session,
+        ledger: Ledger,
         project: Project,
         max_callers: int = 4,
         concrete: Mapping[ClassRef, ClassRef] | None = None,
     ) -> None:
-        self.session = session
+        self.ledger = ledger
         self.project = project
-        self.max_callers = max_callers
-        self.concrete = concrete or {}
+        self.parameters = Parameters(ledger, project, max_callers)
+        self.fields = Fields(ledger, project, concrete or {}, self.followed)
         self.abstract: dict[ClassRef, str] = {}
-        self.evaluator: Evaluator
+        self.evaluator: Evaluation
 
-    def scope(self, module: str, source: object, up: int = 0) -> Scope:
+    def attach(self, evaluator: Evaluation) -> None:
+        """The evaluator that asks this world, and that it asks for what arguments hold."""
+        self.evaluator = self.parameters.evaluator = evaluator
+
+    def parameter(self, scope: Scope, name: str) -> Value:
+        return self.parameters.parameter(scope, name)
+
+    def followed(self, owner: Obj, method: FunctionRef, where: str) -> Value:
+        """A property's value from its source."""
+        inner = self.enter(Obj(method, method), where)
+        first = inner.source.node.args.args[0].arg
+        inner = replace(inner, arguments={first: lambda: owner}, depth=1)
+        return self.evaluator.returned(inner, inner.source.body, where)
+
+    def scope(self, module: str, source: FunctionSource, up: int = 0) -> Scope:
         """A scope with nothing bound."""
-        return Scope(source, SourceState(module, up))  # type: ignore[arg-type]
+        return Scope(source, SourceState(module, up))
 
     def free(self, scope: Scope, name: str, where: str) -> Value:
-        state = scope.state
-        assert isinstance(state, SourceState)
+        state = SourceState.of(scope)
         if name == _PLATFORM:
             return Obj(Opaque(), name, name)
         ref = self.project.lookup(state.module, name)
@@ -123,7 +131,7 @@ class SourceWorld(Fields):
         if isinstance(handle, ClassRef):
             return self.class_attribute(owner, handle, name, where)
         if isinstance(handle, Instance):
-            return self.field(owner, handle.cls, name, where)
+            return self.fields.field(owner, handle.cls, name, where)
         if isinstance(handle, Parent):
             return self.of_parent(handle, name, where)
         if isinstance(handle, Opaque):
@@ -136,12 +144,11 @@ class SourceWorld(Fields):
         return _open_tensor(self, owner, where)
 
     def parent(self, owner: Obj, scope: Scope, where: str) -> Value:
-        state = scope.state
-        assert isinstance(state, SourceState)
-        own = self.owner_class(scope.source, state.module)
+        state = SourceState.of(scope)
+        own = self.parameters.owner_class(scope.source, state.module)
         if own is None or not isinstance(owner.handle, Instance):
             raise Stop(where, "super() of a class that is not known")
-        held = self.concrete.get(owner.handle.cls, owner.handle.cls)
+        held = self.fields.concrete.get(owner.handle.cls, owner.handle.cls)
         bases = self.project.bases(held)
         after = bases[bases.index(own) + 1 :] if own in bases else self.project.bases(own)[1:]
         return Obj(Parent(owner, tuple(after)), (owner.key, "super", own), "super()")
@@ -151,18 +158,18 @@ class SourceWorld(Fields):
             assert isinstance(cls, ClassRef)
             method = self.project.own_member(cls, name)
             if method is not None:
-                return Bound(parent.owner, name, Obj(method, method, name))
+                return BoundMethod(parent.owner, name, Obj(method, method, name))
         raise Stop(where, f"no class above has {name}")
 
     def of_opaque(self, owner: Obj, name: str, where: str) -> Value:
         if _settled(owner) and name.startswith(_METHODS):
-            return Bound(owner, name)
+            return BoundMethod(owner, name)
         if name in ("shape", "dtype", "itemsize", "world_size") or _settled(owner):
             return Obj(owner.handle, (owner.key, name), f"{owner.path}.{name}")
         if isinstance(owner.handle, Opaque) and owner.handle.open and name in _REDUCING:
-            return Bound(owner, name)
+            return BoundMethod(owner, name)
         if name in ("size", "view", "numel", "element_size"):
-            return Bound(_open_tensor(self, owner, where), name)
+            return BoundMethod(_open_tensor(self, owner, where), name)
         raise Stop(where, f"{name} of {owner.path}, whose class is not known")
 
     def module_attribute(self, handle: ModuleRef, name: str, where: str) -> Value:
@@ -179,11 +186,11 @@ class SourceWorld(Fields):
             return Obj(Opaque(), (cls, name), f"{cls.name}.{name}")
         function = Obj(method, method, name)
         bound = decorated(method, "classmethod")
-        return Bound(owner, name, function) if bound else function
+        return BoundMethod(owner, name, function) if bound else function
 
     def item(self, owner: Obj, key: Value, where: str) -> Value:
         if isinstance(owner.handle, Opaque):
-            place = self.evaluator.literal_index(key)
+            place = self.ledger.literal_index(key)
             text = key.value if isinstance(key, Literal) else place
             if text is not None:
                 return Obj(owner.handle, (owner.key, text), f"{owner.path}_{text}")
@@ -222,7 +229,7 @@ class SourceWorld(Fields):
     def group_size(self, function: Obj, where: str) -> Value:
         assert isinstance(function.handle, FunctionRef)
         name, _ = binding.GROUPS[function.handle.name]
-        return self.session.leaf(("group", name), name, "constant", None, None, name, where)
+        return self.ledger.leaf(("group", name), name, "constant", None, None, name, where)
 
     def result(self, function: Obj, owner: Value | None, stop: Stop) -> Value:
         """By its annotation, a result of a class; from a config, a constant."""
@@ -257,19 +264,17 @@ class SourceWorld(Fields):
         if name == _PLATFORM:
             return Obj(Opaque(), name, name)
         where = scope.where(statement)
-        state = scope.state
-        assert isinstance(state, SourceState)
+        state = SourceState.of(scope)
         if isinstance(statement, ast.ImportFrom | ast.Import):
             ref = self.project.meaning(state.module, statement, name)
             if ref is not None:
                 return self.referred(ref, where)
         raise Stop(where, f"{name} is defined inside the function")
 
-    def observed(self, scope: Scope, name: str, point: Point, found: Value | Stop) -> Value:
+    def observed(self, scope: Scope, name: str, point: CodePoint, found: Value | Stop) -> Value:
         if not isinstance(found, Stop):
             return found
-        state = scope.state
-        assert isinstance(state, SourceState)
+        state = SourceState.of(scope)
         hint = asserted_class(scope.source, name)
         ref = self.project.named(state.module, hint) if hint is not None else None
         key = ("local", scope.source.qualname, name)

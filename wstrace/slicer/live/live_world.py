@@ -7,62 +7,45 @@ import builtins
 import os
 import sys
 import types
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
 from wstrace.slicer import binding
+from wstrace.slicer.attributes import changes, module_constant
+from wstrace.slicer.ledger import Ledger
 from wstrace.slicer.live import objects
-from wstrace.slicer.live.callers import Lifting
-from wstrace.slicer.live.classes import changes, module_constant
+from wstrace.slicer.live.callers import Callers, LiveState
 from wstrace.slicer.live.objects import MISSING, Objects, class_attribute, stored
-from wstrace.slicer.scope import Scope
-from wstrace.slicer.source import Point, call_at, function_source
-from wstrace.slicer.values import Bound, Index, Literal, Obj, Parent, Stop, Tensor, Value
-
-if TYPE_CHECKING:
-    from wstrace.slicer.evaluator import Evaluator
-    from wstrace.slicer.slice_state import Session
+from wstrace.slicer.scope import Evaluation, Scope
+from wstrace.slicer.syntax import CodePoint, function_source
+from wstrace.slicer.values import BoundMethod, Index, Literal, Obj, Parent, Stop, Tensor, Value
 
 _LIBRARY: Final = {"cdiv", "round_up", "round_down", "next_power_of_2"}
 _TRITON: Final = {"cdiv", "next_power_of_2"}
 
 
-@dataclass(frozen=True)
-class LiveState:
-    """What a live scope knows: its frame when one runs, its globals, its closure."""
-
-    globals: dict[str, object]
-    frame: types.FrameType | None = None
-    closure: dict[str, object] = field(default_factory=dict)
-    up: int = 0
-
-
-class LiveWorld(Lifting):
+class LiveWorld:
     """Answers the evaluator from a live process."""
 
-    def __init__(self, session: Session, max_callers: int) -> None:
-        self.session = session
-        self.max_callers = max_callers
-        self.objects = Objects(session)
-        self.evaluator: Evaluator
+    def __init__(self, ledger: Ledger, max_callers: int) -> None:
+        self.ledger = ledger
+        self.objects = Objects(ledger)
+        self.callers = Callers(self.objects, max_callers)
+        self.evaluator: Evaluation
 
-    def scope_of(self, frame: types.FrameType, up: int) -> tuple[Scope, ast.Call]:
-        """The scope of a running frame and the call it stands at."""
-        code = frame.f_code
-        source = function_source(code)
-        if source is None:
-            raise Stop(
-                f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}", "no source"
-            )
-        call = call_at(code, frame.f_lasti)
-        if call is None or id(call) not in source.places:
-            raise Stop(f"{source.file}:{frame.f_lineno}", "the call is not found in the source")
-        state = LiveState(frame.f_globals, frame, up=up)
-        return Scope(source, state, source.places[id(call)]), call
+    def attach(self, evaluator: Evaluation) -> None:
+        """The evaluator that asks this world, and that it asks for what arguments hold."""
+        self.evaluator = self.callers.evaluator = evaluator
+
+    def forget(self) -> None:
+        """Let go of every frame that was looked at."""
+        self.callers.forget()
+
+    def parameter(self, scope: Scope, name: str) -> Value:
+        return self.callers.parameter(scope, name)
 
     def free(self, scope: Scope, name: str, where: str) -> Value:
-        state = scope.state
-        assert isinstance(state, LiveState)
+        state = LiveState.of(scope)
         closure = dict(state.closure)
         if state.frame is not None and name in state.frame.f_code.co_freevars:
             closure = {name: state.frame.f_locals.get(name, MISSING)}
@@ -112,8 +95,7 @@ class LiveWorld(Lifting):
         raise Stop(where, f"slices of {owner.path or 'an object'}, which is no tensor")
 
     def parent(self, owner: Obj, scope: Scope, where: str) -> Value:
-        state = scope.state
-        assert isinstance(state, LiveState)
+        state = LiveState.of(scope)
         module, mro = state.globals.get("__name__"), type(owner.handle).__mro__
         places = [
             number
@@ -130,7 +112,7 @@ class LiveWorld(Lifting):
             assert isinstance(cls, type)
             raw = vars(cls).get(name, MISSING)
             if isinstance(raw, types.FunctionType):
-                return Bound(parent.owner, name, Obj(raw, id(raw), name))
+                return BoundMethod(parent.owner, name, Obj(raw, id(raw), name))
             if raw is not MISSING:
                 raise Stop(where, f"super().{name} is a {type(raw).__name__}")
         raise Stop(where, f"no class above has {name}")
@@ -161,7 +143,7 @@ class LiveWorld(Lifting):
         """vllm.envs computes its values on demand: only the variable itself is read."""
         text = os.environ.get(name, "")
         value = int(text) if text.isdecimal() else None
-        return self.session.leaf(
+        return self.ledger.leaf(
             ("env", name), name, "constant", value, None, f"envs.{name}", where
         )
 
@@ -172,7 +154,7 @@ class LiveWorld(Lifting):
         if isinstance(raw, staticmethod):
             return Obj(raw.__func__, id(raw.__func__), name)
         if isinstance(raw, classmethod):
-            return Bound(owner, name, Obj(raw.__func__, id(raw.__func__), name))
+            return BoundMethod(owner, name, Obj(raw.__func__, id(raw.__func__), name))
         if isinstance(raw, types.FunctionType):
             return Obj(raw, id(raw), name)
         why = changes(cls, name)
@@ -233,7 +215,7 @@ class LiveWorld(Lifting):
         if not objects.is_integer(size):
             raise Stop(where, f"the group of {handle.__name__}() is not set up")
         assert isinstance(size, int)
-        return self.session.leaf(("group", name), name, "constant", size, None, name, where)
+        return self.ledger.leaf(("group", name), name, "constant", size, None, name, where)
 
     def constant_call(self, owner: Obj, name: str, where: str) -> Value:
         raise Stop(where, f"the method {name}() is not followed")
@@ -256,9 +238,8 @@ class LiveWorld(Lifting):
                     return Obj(module, id(module), imported.name, "fixed")
         raise Stop(where, f"{name} is defined inside the function")
 
-    def observed(self, scope: Scope, name: str, point: Point, found: Value | Stop) -> Value:
-        state = scope.state
-        assert isinstance(state, LiveState)
+    def observed(self, scope: Scope, name: str, point: CodePoint, found: Value | Stop) -> Value:
+        state = LiveState.of(scope)
         at_home = scope.home is not None and _same(point, scope.home)
         settled = at_home or scope.source.bindings(name) == 1
         held = MISSING
@@ -276,10 +257,10 @@ class LiveWorld(Lifting):
         """Values of leaves from what the frame shows."""
         if objects.is_integer(held):
             assert isinstance(held, int)
-            self.session.observe(found, held)
+            self.ledger.observe(found, held)
         elif objects.is_tensor(held) and isinstance(found, Tensor) and found.dims:
             for dim, size in zip(found.dims, objects.shape_of(held), strict=False):
-                self.session.observe(dim, size)
+                self.ledger.observe(dim, size)
 
     def recovered(self, scope: Scope, name: str, held: object, stop: Stop) -> Value:
         """A readable value whose origin is not known: an unbound leaf, or an object whose
@@ -302,7 +283,7 @@ def _contents(cell: types.CellType) -> object:
         return MISSING
 
 
-def _same(a: Point, b: Point) -> bool:
+def _same(a: CodePoint, b: CodePoint) -> bool:
     return a.block is b.block and a.index == b.index
 
 

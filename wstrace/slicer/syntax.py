@@ -24,7 +24,7 @@ _BODIES: Final = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 @dataclass(frozen=True)
-class Point:
+class CodePoint:
     """A place between statements: before `block[index]`."""
 
     block: Block = field(compare=False)
@@ -37,7 +37,7 @@ class Enclosing:
 
     owner: ast.AST
     field: str
-    point: Point
+    point: CodePoint
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class FunctionSource:
     qualname: str
     in_class: str = ""
     outer: dict[int, Enclosing] = field(default_factory=dict)
-    places: dict[int, Point] = field(default_factory=dict)
+    places: dict[int, CodePoint] = field(default_factory=dict)
     effects: dict[tuple[int, str], object] = field(default_factory=dict)
     lines: dict[int, str] = field(default_factory=dict)
 
@@ -118,13 +118,13 @@ class FunctionSource:
 
     def _index(self, block: Block) -> None:
         for number, statement in enumerate(block):
-            point = Point(block, number)
+            point = CodePoint(block, number)
             self._place(statement, point)
             for name, inner in _inner_blocks(statement):
                 self.outer[id(inner)] = Enclosing(statement, name, point)
                 self._index(inner)
 
-    def _place(self, statement: ast.stmt, point: Point) -> None:
+    def _place(self, statement: ast.stmt, point: CodePoint) -> None:
         """Every expression of the statement itself, not of the blocks in it."""
         todo: list[ast.AST] = [statement]
         while todo:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from wstrace.slicer.conditions import Conditions
+from wstrace.slicer import arithmetic
 from wstrace.slicer.effects import (
     Append,
     Augment,
@@ -19,26 +19,21 @@ from wstrace.slicer.effects import (
     effect,
     terminates,
 )
-from wstrace.slicer.source import Block, Enclosing, Point
+from wstrace.slicer.scope import Evaluation, Scope
+from wstrace.slicer.syntax import Block, CodePoint, Enclosing
 from wstrace.slicer.values import (
     Choice,
     Index,
-    Obj,
     Range,
     Seq,
     Series,
     Stop,
-    Tensor,
     Value,
     Zipped,
     choose,
-    constant,
+    forget_way,
     spread,
 )
-
-if TYPE_CHECKING:
-    from wstrace.slicer.scope import Scope
-
 
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 
@@ -49,15 +44,28 @@ def _bare(stop: Stop) -> Stop:
     return stop
 
 
-class Names(Conditions):
+class Definitions:
     """Reaching definitions, by demand: only what the request needs is followed."""
 
-    def name(self, scope: Scope, name: str, point: Point, where: str) -> Value:
+    def __init__(self, ev: Evaluation) -> None:
+        self.ev = ev
+        self.assigned: dict[tuple[int, int], Value] = {}
+        self.memo: dict[tuple[int, str, int, int], Value | Stop] = {}
+
+    def forget(self) -> None:
+        """No value and no frame is held any more."""
+        for found in self.memo.values():
+            if isinstance(found, Stop):
+                forget_way(found)
+        self.memo.clear()
+        self.assigned.clear()
+
+    def name(self, scope: Scope, name: str, point: CodePoint, where: str) -> Value:
         """The value of `name` just before `point`."""
         if name in scope.overrides:
             return scope.overrides[name]
         if name not in scope.source.locals:
-            return self.world.free(scope, name, where)
+            return self.ev.world.free(scope, name, where)
         key = (scope.serial, name, id(point.block), point.index)
         if key not in self.memo:
             self.memo[key] = self.observed(scope, name, point)
@@ -66,7 +74,7 @@ class Names(Conditions):
             raise found
         return found
 
-    def observed(self, scope: Scope, name: str, point: Point) -> Value | Stop:
+    def observed(self, scope: Scope, name: str, point: CodePoint) -> Value | Stop:
         """As `name`, with what a running frame shows; the end of a slice as a value."""
         found: Value | Stop
         try:
@@ -76,18 +84,18 @@ class Names(Conditions):
         except Stop as stop:
             found = _bare(stop)
         try:
-            return self.world.observed(scope, name, point, found)
+            return self.ev.world.observed(scope, name, point, found)
         except Stop as stop:
             return _bare(stop)
 
-    def before(self, scope: Scope, name: str, point: Point) -> Value:
-        self.session.step(scope.source.file)
+    def before(self, scope: Scope, name: str, point: CodePoint) -> Value:
+        self.ev.ledger.step(scope.source.file)
         if name in scope.source.shared:
             raise Stop(scope.source.file, f"{name} is rebound by an inner function")
         for index in range(point.index - 1, -1, -1):
             found = effect(scope.source, point.block[index], name)
             if found is not None:
-                return self.after(scope, name, Point(point.block, index), found)
+                return self.after(scope, name, CodePoint(point.block, index), found)
         enclosing = scope.source.outer.get(id(point.block))
         if enclosing is None:
             return self.at_entry(scope, name)
@@ -95,7 +103,7 @@ class Names(Conditions):
 
     def at_entry(self, scope: Scope, name: str) -> Value:
         if scope.arguments is None:
-            return self.world.parameter(scope, name)
+            return self.ev.world.parameter(scope, name)
         if name not in scope.arguments:
             raise Stop(scope.source.file, f"{name} has no value on some path")
         return scope.arguments[name]()
@@ -130,18 +138,20 @@ class Names(Conditions):
             raise Stop(where, f"the list {name} may be changed in a loop")
         return value
 
-    def after(self, scope: Scope, name: str, place: Point, found: Effect) -> Value:
+    def after(self, scope: Scope, name: str, place: CodePoint, found: Effect) -> Value:
         """The value just after the statement at `place`, whose effect is `found`."""
         statement = place.block[place.index]
         where = scope.where(statement)
         if isinstance(found, Bind):
-            self.session.statements.setdefault(scope.source.line(statement))
+            self.ev.ledger.statements.setdefault(scope.source.line(statement))
             return self.unpacked(self.once(found.value, scope), found.path, where)
         if isinstance(found, Augment):
-            self.session.statements.setdefault(scope.source.line(statement))
+            self.ev.ledger.statements.setdefault(scope.source.line(statement))
             op = type(found.statement.op).__name__
             left = self.name(scope, name, place, where)
-            return self.binary(op, left, self.value(found.statement.value, scope), where)
+            return arithmetic.binary(
+                self.ev.ledger, op, left, self.ev.value(found.statement.value, scope), where
+            )
         if isinstance(found, Append):
             return self.appended(scope, name, place, found)
         if isinstance(found, Branch):
@@ -149,7 +159,7 @@ class Names(Conditions):
         if isinstance(found, Through):
             return self.name(scope, name, end(found.block), where)
         if isinstance(found, Local):
-            return self.world.imported(scope, found.statement, name)
+            return self.ev.world.imported(scope, found.statement, name)
         assert isinstance(found, Lost)
         return self.kept(scope, name, place, found)
 
@@ -158,10 +168,10 @@ class Names(Conditions):
         that the arms of conditions inside it stay together."""
         key = (scope.serial, id(node))
         if key not in self.assigned:
-            self.assigned[key] = self.value(node, scope)
+            self.assigned[key] = self.ev.value(node, scope)
         return self.assigned[key]
 
-    def kept(self, scope: Scope, name: str, place: Point, lost: Lost) -> Value:
+    def kept(self, scope: Scope, name: str, place: CodePoint, lost: Lost) -> Value:
         """Only lists are hurt by calls and aliases; the rest keeps its value."""
         where = scope.where(place.block[place.index])
         if not lost.lists_only:
@@ -171,12 +181,12 @@ class Names(Conditions):
             raise Stop(where, f"the list {name}: {lost.why}")
         return value
 
-    def appended(self, scope: Scope, name: str, place: Point, found: Append) -> Value:
+    def appended(self, scope: Scope, name: str, place: CodePoint, found: Append) -> Value:
         statement = place.block[place.index]
         where = scope.where(statement)
-        self.session.statements.setdefault(scope.source.line(statement))
+        self.ev.ledger.statements.setdefault(scope.source.line(statement))
         before = self.name(scope, name, place, where)
-        added = self.value(found.value, scope)
+        added = self.ev.value(found.value, scope)
 
         def joined(old: Value, new: Value) -> Value:
             if not (isinstance(old, Seq) and old.mutable):
@@ -192,9 +202,9 @@ class Names(Conditions):
     def branched(self, scope: Scope, name: str, statement: ast.If) -> Value:
         """Both arms, unless one cannot be reached from here or a constant decides."""
         scope.where(statement)
-        self.session.statements.setdefault(scope.source.line(statement))
+        self.ev.ledger.statements.setdefault(scope.source.line(statement))
         yes_ends, no_ends = terminates(statement.body), terminates(statement.orelse)
-        decided = self.decided(statement.test, scope)
+        decided = self.ev.decided(statement.test, scope)
         if yes_ends or decided is False:
             return self.arm(scope, name, statement, statement.orelse)
         if no_ends or decided is True:
@@ -209,23 +219,14 @@ class Names(Conditions):
 
     def unpacked(self, value: Value, path: tuple[int, ...], where: str) -> Value:
         for index in path:
-            value = spread(lambda v, i=index: self.part(v, i, where), value)
+            value = spread(lambda v, i=index: self.ev.part(v, i, where), value)
         return value
-
-    def part(self, value: Value, index: int, where: str) -> Value:
-        if isinstance(value, Seq) and -len(value.items) <= index < len(value.items):
-            return value.items[index]
-        if isinstance(value, Obj) and isinstance(value.handle, Tensor) and index >= 0:
-            return value.handle.dim(index, where)
-        if isinstance(value, Obj) and not isinstance(value.handle, Tensor):
-            return self.world.item(value, constant(index), where)
-        raise Stop(where, "unpacks something whose parts are not known")
 
     def loop_target(self, scope: Scope, loop: ast.For | ast.AsyncFor, name: str) -> Value:
         where = scope.where(loop)
-        self.session.statements.setdefault(scope.source.line(loop))
+        self.ev.ledger.statements.setdefault(scope.source.line(loop))
         position = Index(("loop", scope.serial, id(loop)))
-        iterated = self.value(loop.iter, scope)
+        iterated = self.ev.value(loop.iter, scope)
         return self.iterated(loop.target, iterated, position, name, where)
 
     def iterated(
@@ -241,13 +242,13 @@ class Names(Conditions):
         if isinstance(over, Range):
             return position if over.from_zero else Index(("shifted", position.base))
         if isinstance(over, Series):
-            return self.session.element(over, position, where)
+            return self.ev.ledger.element(over, position, where)
         raise Stop(where, f"the loop variable {name} proves nothing")
 
 
-def end(block: Block) -> Point:
+def end(block: Block) -> CodePoint:
     """After the last statement of a block."""
-    return Point(block, len(block))
+    return CodePoint(block, len(block))
 
 
 def _holds_list(value: Value) -> bool:

@@ -1,38 +1,79 @@
-"""Callees with a body: arguments bound to parameters, and what the body returns."""
+"""Calls: a function known by its name, or a body, its arguments bound to parameters."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from wstrace.slicer import functions
 from wstrace.slicer.effects import terminates
-from wstrace.slicer.reaching import Names
-from wstrace.slicer.source import Block, FunctionSource
+from wstrace.slicer.scope import Evaluation, Scope
+from wstrace.slicer.syntax import Block, FunctionSource
 from wstrace.slicer.values import (
+    BoundMethod,
     Choice,
     Literal,
     Obj,
     Opaque,
+    ProcessGroup,
     Raises,
     Seq,
     Stop,
     Tail,
     Value,
+    arms,
     choose,
     constant,
+    items_of,
     spread,
 )
-
-if TYPE_CHECKING:
-    from wstrace.slicer.scope import Scope
 
 MAX_INLINED: Final = 6
 
 
-class Inlining(Names):
-    """Calls that are followed into the callee."""
+class Callees:
+    """What a call returns."""
+
+    def __init__(self, ev: Evaluation) -> None:
+        self.ev = ev
+
+    def call(self, node: ast.Call, scope: Scope) -> Value:
+        """The result of a call; Stop unless every step of it is understood."""
+        called = self.ev.value(node.func, scope)
+        if not all(isinstance(f, BoundMethod) and f.function is None for f in arms(called)):
+            return spread(lambda f: self.called(f, node, scope), called)
+        where = scope.where(node)
+
+        def applied(method: Value, given: Value) -> Value:
+            assert isinstance(method, BoundMethod)
+            return spread(
+                lambda owner, *args: functions.method(
+                    self.ev, owner, method.name, list(args), where
+                ),
+                method.owner,
+                *items_of(given),
+            )
+
+        return spread(applied, called, self.packed([*node.args, *_axes(node)], scope))
+
+    def called(self, function: Value, node: ast.Call, scope: Scope) -> Value:
+        """A function known by its name, a process group, or a body that is followed."""
+        where = scope.where(node)
+        target = function.function if isinstance(function, BoundMethod) else function
+        if not isinstance(target, Obj):
+            raise Stop(where, "calls something that is not known")
+        title = self.ev.world.title(target)
+        if title:
+            return functions.known(self.ev, title, node, scope)
+        if self.ev.world.is_group(target):
+            return ProcessGroup(self.ev.world.group_size(target, where))
+        owner = function.owner if isinstance(function, BoundMethod) else None
+        try:
+            return self.inlined(target, owner, node, scope)
+        except Stop as stop:
+            return self.ev.world.result(target, owner, stop)
 
     def packed(self, nodes: Sequence[ast.expr], scope: Scope, whole: bool = False) -> Value:
         """Positional arguments or elements, stars unpacked: a Seq, or one for each arm.
@@ -41,7 +82,7 @@ class Inlining(Names):
         """
         stars = [isinstance(part, ast.Starred) for part in nodes]
         plain = [p.value if isinstance(p, ast.Starred) else p for p in nodes]
-        values = [self.value(part, scope) for part in plain]
+        values = [self.ev.value(part, scope) for part in plain]
 
         def joined(*given: Value) -> Value:
             items: list[Value] = []
@@ -72,7 +113,7 @@ class Inlining(Names):
         where = scope.where(node)
         if scope.depth >= MAX_INLINED:
             raise Stop(where, f"calls nested more than {MAX_INLINED} deep")
-        inner = self.world.enter(target, where)
+        inner = self.ev.world.enter(target, where)
         arguments = self.arguments(inner.source, owner, node, scope, inner)
         inner = replace(inner, arguments=arguments, depth=scope.depth + 1)
         try:
@@ -98,7 +139,7 @@ class Inlining(Names):
                 packed = self.packed([arg], scope)
                 given += [lambda v=v: v for v in items_of(packed)]  # type: ignore[misc]
             else:
-                given.append(lambda a=arg: self.value(a, scope))  # type: ignore[misc]
+                given.append(lambda a=arg: self.ev.value(a, scope))  # type: ignore[misc]
         found = dict(zip(names, given, strict=False))
         if declared.vararg:
             rest = given[len(names) :]
@@ -108,7 +149,7 @@ class Inlining(Names):
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise Stop(where, "a call with ** arguments")
-            found[keyword.arg] = lambda k=keyword: self.value(k.value, scope)  # type: ignore[misc]
+            found[keyword.arg] = lambda k=keyword: self.ev.value(k.value, scope)  # type: ignore[misc]
         self.defaults(source, found, inner)
         return found
 
@@ -138,7 +179,7 @@ class Inlining(Names):
         for number in range(index, len(block)):
             statement = block[number]
             if isinstance(statement, ast.Return) and statement.value is not None:
-                return self.value(statement.value, scope)
+                return self.ev.value(statement.value, scope)
             if isinstance(statement, ast.If) and _returns(statement):
                 return self.forked(scope, block, number, statement, where)
             if isinstance(statement, ast.With) and _returns(statement):
@@ -183,7 +224,7 @@ class Inlining(Names):
                 raise Stop(scope.where(statement), "returns in part of an arm")
             return self.returned(scope, block, where, number + 1)
 
-        decided = self.decided(statement.test, scope)
+        decided = self.ev.decided(statement.test, scope)
         if decided is not None:
             return continued(statement.body if decided else statement.orelse)
         try:
@@ -197,10 +238,9 @@ class Inlining(Names):
         return choose((scope.serial, id(statement)), yes, no)
 
 
-def items_of(packed: Value) -> list[Value]:
-    if not isinstance(packed, Seq):
-        raise Stop("", "arguments whose number a condition decides")
-    return list(packed.items)
+def _axes(node: ast.Call) -> list[ast.expr]:
+    """`dim=` after the positional arguments of a method."""
+    return [k.value for k in node.keywords if k.arg == "dim"]
 
 
 def _returns(statement: ast.stmt) -> bool:

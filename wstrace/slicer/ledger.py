@@ -8,10 +8,20 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from wstrace.expr import tree
-from wstrace.expr.tree import Const, Name
-from wstrace.slicer.arithmetic import COMPUTED, DECODES, LENGTHS, QUERIES, STARTS
-from wstrace.slicer.provenance import Leaf
-from wstrace.slicer.values import Element, Index, Num, Series, Stop, Value
+from wstrace.expr.tree import Const, Variable
+from wstrace.slicer.values import (
+    COMPUTED,
+    DECODES,
+    LENGTHS,
+    QUERIES,
+    STARTS,
+    Element,
+    Index,
+    Num,
+    Series,
+    Stop,
+    Value,
+)
 
 Kind = Literal["constant", "driver", "unbound"]
 MAX_STEPS: Final = 20_000
@@ -24,7 +34,20 @@ _ELEMENT_ROLES: Final = {
 
 
 @dataclass(frozen=True)
-class Request:
+class SlicedLeaf:
+    """A name of a sliced formula; see `wstrace.trace.records.Leaf` for the three kinds."""
+
+    name: str
+    kind: Kind
+    value: int | None = None
+    role: str | None = None
+    source: str = ""
+    where: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class TokensOf:
     """Which request of which metadata object a leaf counts tokens of."""
 
     kind: str
@@ -32,14 +55,14 @@ class Request:
     index: Hashable
 
 
-class Session:
+class Ledger:
     """Leaves are made once per key, so that one quantity is one name in the formula."""
 
     def __init__(self) -> None:
-        self.leaves: dict[str, Leaf] = {}
+        self.leaves: dict[str, SlicedLeaf] = {}
         self.statements: dict[str, None] = {}
         self._names: dict[Hashable, str] = {}
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, TokensOf] = {}
         self._steps = 0
         self._exact: set[tree.Node] = set()
 
@@ -64,10 +87,10 @@ class Session:
         if key not in self._names:
             unique = self._unique(name)
             self._names[key] = unique
-            self.leaves[unique] = Leaf(unique, kind, value, role, source, where, why)
+            self.leaves[unique] = SlicedLeaf(unique, kind, value, role, source, where, why)
         unique = self._names[key]
         self._fill(unique, value)
-        return Num(Name(unique))
+        return Num(Variable(unique))
 
     def _unique(self, name: str) -> str:
         base = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "n"
@@ -85,7 +108,7 @@ class Session:
 
     def observe(self, value: Value, seen: int) -> None:
         """A name that held this value held the integer `seen`."""
-        if isinstance(value, Num) and isinstance(value.node, Name):
+        if isinstance(value, Num) and isinstance(value.node, Variable):
             self._fill(value.node.name, seen)
 
     def element(
@@ -99,8 +122,8 @@ class Session:
         role = _ELEMENT_ROLES[series.kind]
         key = (series.kind, series.owner, place)
         num = self.leaf(key, role, "driver", value, role, source=series.where, where=where)
-        assert isinstance(num.node, Name)
-        self._requests[num.node.name] = Request(series.kind, series.owner, place)
+        assert isinstance(num.node, Variable)
+        self._requests[num.node.name] = TokensOf(series.kind, series.owner, place)
         return num
 
     def cached_length(self, a: Num, b: Num, where: str) -> Value | None:
@@ -117,8 +140,8 @@ class Session:
         num = self.leaf(
             key, role, "driver", self._minus(a, b), role, "seq_len - query_len", where
         )
-        assert isinstance(num.node, Name)
-        self._requests[num.node.name] = Request(kind, one.owner, one.index)
+        assert isinstance(num.node, Variable)
+        self._requests[num.node.name] = TokensOf(kind, one.owner, one.index)
         return num
 
     def exactly(self, top: tree.Node, bottom: tree.Node) -> tree.Node:
@@ -141,24 +164,24 @@ class Session:
             if found is None or found.index != (("max", DECODES), 0):
                 continue
             rows = self._names.get((DECODES, "count", found.owner))
-            if isinstance(count.node, Name) and count.node.name == rows:
+            if isinstance(count.node, Variable) and count.node.name == rows:
                 key, role = ("rows", found.owner), "num_decode_rows"
                 value = self._times(count, longest)
                 return self.leaf(key, role, "driver", value, role, "decodes * longest", where)
         return None
 
     def _times(self, a: Num, b: Num) -> int | None:
-        assert isinstance(a.node, Name)
-        assert isinstance(b.node, Name)
+        assert isinstance(a.node, Variable)
+        assert isinstance(b.node, Variable)
         one, two = self.leaves[a.node.name].value, self.leaves[b.node.name].value
         return None if one is None or two is None else one * two
 
-    def _request(self, num: Num) -> Request | None:
-        return self._requests.get(num.node.name) if isinstance(num.node, Name) else None
+    def _request(self, num: Num) -> TokensOf | None:
+        return self._requests.get(num.node.name) if isinstance(num.node, Variable) else None
 
     def _minus(self, a: Num, b: Num) -> int | None:
-        assert isinstance(a.node, Name)
-        assert isinstance(b.node, Name)
+        assert isinstance(a.node, Variable)
+        assert isinstance(b.node, Variable)
         one, two = self.leaves[a.node.name].value, self.leaves[b.node.name].value
         return None if one is None or two is None else one - two
 
@@ -172,6 +195,10 @@ class Session:
             return tree.evaluate(num.node, values)
         except tree.FormulaError:
             return None
+
+    def literal_index(self, key: Value) -> int | None:
+        """A position that cannot change, else None."""
+        return self.fixed_value(key) if isinstance(key, Num) else None
 
     def index(self, value: Value, where: str) -> Index:
         """Any integer value as a position."""
@@ -196,7 +223,7 @@ def _from_end(series: Series, index: Index) -> Index:
 
 
 def _nodes(base: Hashable) -> list[tree.Node]:
-    return list(tree.walk(base)) if isinstance(base, Const | Name | tree.Op) else []
+    return list(tree.walk(base)) if isinstance(base, Const | Variable | tree.Op) else []
 
 
 def _offset(value: Num) -> Index:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-from wstrace.slicer.source import parsed
+from wstrace.slicer.syntax import parsed
 
 CONSTRUCTORS: Final = frozenset(
     ["__init__", "__new__", "__post_init__", "process_weights_after_loading"]
