@@ -7,6 +7,7 @@ from typing import Final
 
 from wstrace.errors import WstraceError
 from wstrace.known_sites.known import known_sites
+from wstrace.planning.earlier import Earlier, applied_config
 from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, p99, plan
 from wstrace.reserve.schema import LIMIT_NAMES, NotCovered
 from wstrace.runs.accounting import window_of
@@ -17,9 +18,12 @@ from wstrace.trace.records import Memory, Slot
 _NOT_ARENA: Final = frozenset(("WS105", "WS106"))
 
 
-def plan_session(session: Session, wishes: Wishes) -> ReservePlan:
-    """The reserve that a run calls for. Numbers of `wishes.limits` that the trace lacks
-    complete the bounds; the others are what-ifs.
+def plan_session(
+    session: Session, wishes: Wishes, earlier: Sequence[Earlier] = ()
+) -> ReservePlan:
+    """The reserve that a run calls for, which keeps the sites of the reserve that the run had
+    and of `earlier` ones. Numbers of `wishes.limits` that the trace lacks complete the bounds;
+    the others are what-ifs.
 
     Raises WstraceError where the trace has no worker or no request, and as `plan` does.
     """
@@ -30,13 +34,54 @@ def plan_session(session: Session, wishes: Wishes) -> ReservePlan:
         )
     given = _complete(session.ranks, wishes.limits or {})
     sites = site_bounds(session.sites)
-    covered = not_covered(session)
-    if not sites and not covered:
+    covered = [*behind_the_end(session), *not_covered(session)]
+    kept = [*applied(session), *earlier]
+    if not sites and not covered and not any(old.config.sites for old in kept):
         raise WstraceError(
             "The trace has no workspace request, so there is nothing to reserve.",
             "Record a run that serves requests, long ones above all.",
         )
-    return plan(sites, engine_of(session.ranks, given), wishes, covered)
+    return plan(sites, engine_of(session.ranks, given), wishes, covered, kept)
+
+
+def plan_sessions(
+    sessions: Sequence[Session], wishes: Wishes, earlier: Sequence[Earlier] = ()
+) -> ReservePlan:
+    """One reserve for several runs of one engine, under the first run's limits.
+
+    Raises WstraceError where a run is another engine's, and as `plan_session` does.
+    """
+    first, *others = sessions
+    limits = Wishes(limits=wishes.limits)
+    made = [
+        Earlier(str(other.trace.path), plan_session(other, limits).config) for other in others
+    ]
+    return plan_session(first, wishes, [*made, *earlier])
+
+
+def applied(session: Session) -> list[Earlier]:
+    """The reserve configs that the run's workers had applied, each once."""
+    events = [event for view in session.ranks for event in view.reserves if event.config]
+    texts = {event.config: event for event in events if event.event != "refused"}
+    decoded = [(event, applied_config(text)) for text, event in texts.items()]
+    return [Earlier(event.path or "a reserve", config) for event, config in decoded if config]
+
+
+def behind_the_end(session: Session) -> list[NotCovered]:
+    """A refusal that the engine did not survive hides every site that comes after it."""
+    fatal = [f for view in session.ranks for f in view.failures if not f.survived]
+    if not fatal:
+        return []
+    steps = [failure.step.index for failure in fatal if failure.step is not None]
+    when = f"at step {max(steps)}" if steps else "of a refused request"
+    return [
+        NotCovered(
+            site="sites behind the failure",
+            why=f"The run died {when}; sites behind it were not seen.",
+            what_helps="wstrace run --on-growth grow and wstrace exercise find the rest; give "
+            "wstrace reserve both traces.",
+        )
+    ]
 
 
 def _complete(ranks: Sequence[RankView], limits: Mapping[str, int]) -> dict[str, int]:

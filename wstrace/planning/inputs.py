@@ -19,7 +19,7 @@ class SiteBound:
     """One site as the plan takes it: its bound over all ranks and slots, sizes in bytes.
 
     `asks_max` is the largest request seen, `p99` the size that 99 % of the different sizes
-    seen stay within.
+    seen stay within. `cover` is the choice that an earlier reserve made for it, if any.
     """
 
     file: str
@@ -28,6 +28,7 @@ class SiteBound:
     asks_max: int = 0
     p99: int | None = None
     slots: tuple[Slot, ...] = ()
+    cover: str = ""
 
     @property
     def name(self) -> str:
@@ -37,10 +38,15 @@ class SiteBound:
 
 @dataclass(frozen=True)
 class Engine:
-    """The recorded engine: its limits, its slots, and what KV sizing did on the rank that
-    has least. `given` are numbers that its config lacks and the user gave. `counted` are the
-    arena bytes that profiling paid for already, by slot; `pinned` those of old arenas that
-    views or graphs keep alive."""
+    """The engine that a plan is for: its limits, its slots, and what KV sizing did on the rank
+    that has least.
+
+    `given` are numbers that its config lacks and the user gave. `counted` are the arena bytes
+    that profiling paid for already, by slot; `pinned` those of old arenas that views or graphs
+    keep alive. `complete` is False where only part of the limits is known, as from a log: the
+    config then has no digest, compares the layout's known integers only (a log's words, `auto`
+    or `half`, need not be the engine's), and says that it does not know what is counted.
+    """
 
     limits: dict[str, Limit]
     slots: tuple[Slot, ...] = (Slot(),)
@@ -48,6 +54,7 @@ class Engine:
     given: Mapping[str, int] = field(default_factory=dict)
     counted: Mapping[Slot, int] = field(default_factory=dict)
     pinned: int = 0
+    complete: bool = True
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,12 @@ from wstrace.planning.cost import (
     ladder,
     reserve_of,
 )
+from wstrace.planning.earlier import KEPT, Earlier, still_uncovered, with_kept
 from wstrace.planning.inputs import Engine, SiteBound, Wishes, covers, what_ifs
-from wstrace.planning.shortage import can_fail
+from wstrace.planning.shortage import Failing, can_fail
 from wstrace.reserve.evaluate import site_bytes
 from wstrace.reserve.schema import (
+    Cost,
     Cover,
     Model,
     NotCovered,
@@ -37,7 +39,16 @@ from wstrace.reserve.schema import (
 from wstrace.trace.records import Ask, Limit
 from wstrace.units import parse_bytes
 
-__all__ = ["Engine", "ReservePlan", "SiteBound", "Wishes", "p99", "plan"]
+__all__ = [
+    "Earlier",
+    "Engine",
+    "ReservePlan",
+    "SiteBound",
+    "Wishes",
+    "p99",
+    "plan",
+    "refuse_empty",
+]
 
 _PAGE: Final = 256
 
@@ -54,6 +65,17 @@ class ReservePlan:
     needs: Mapping[str, int]
     curves: Mapping[str, list[Point]]
     ladders: Mapping[str, list[Rung]]
+
+    @property
+    def beyond_bytes(self) -> list[str]:
+        """What is not covered for another reason than a size: one line a need."""
+        told = [f"{item.site}: {item.why}" for item in self.config.not_covered]
+        return [line for line in told if line not in self.can_fail]
+
+    @property
+    def kept(self) -> list[SiteReserve]:
+        """Sites that only an earlier reserve asked for."""
+        return [site for site in self.config.sites if site.why.startswith(KEPT)]
 
     def payload(self) -> dict[str, Any]:
         """The JSON of `wstrace reserve --format json`, version 1."""
@@ -94,15 +116,23 @@ def plan(
     engine: Engine,
     wishes: Wishes | None = None,
     not_covered: Sequence[NotCovered] = (),
+    earlier: Sequence[Earlier] = (),
 ) -> ReservePlan:
     """The reserve for `sites`: in every slot of the manager the maximum over all sites.
 
-    Raises WstraceError for a cover of an unknown site, an unknown limit, or a layout number
-    that a what-if cannot change.
+    The one planner, for traces (`from_run.plan_session`) and for logs. A caller gives a
+    SiteBound for each site that asks for arena bytes, also one whose bound is None (it comes
+    under `not_covered`, with what it needs), the Engine with `complete=False` where a log shows
+    only part of it, and in `not_covered` the needs that no arena meets. Sites of `earlier`
+    reserves are kept, and what they left uncovered is told again.
+
+    All sizes are bytes. Raises WstraceError for a cover of an unknown site, an unknown limit, a
+    layout number that a what-if cannot change, an earlier reserve of another engine.
     """
     wishes = wishes or Wishes()
+    sites = with_kept(sites, earlier, engine)
     limits = {**engine.limits, **what_ifs(wishes.limits or {}, engine)}
-    chosen = covers(wishes.cover or {}, sites)
+    chosen = {s.name: s.cover for s in sites if s.cover} | covers(wishes.cover or {}, sites)
     reserves = [_reserve(site, chosen.get(site.name), engine, limits) for site in sites]
     reserves = [r for r in reserves if r.bytes or r.cover == "given"]
     given = [_within(r, _per_slot(wishes.budget, engine)) for r in reserves]
@@ -111,27 +141,70 @@ def plan(
     needs = {site.name: _need(site, engine, limits) for site in sites}
     wanted = {r.site: r.bytes for r in reserves if r.site in chosen}
     requests = {site.name: (needs[site.name], _request(site, engine)) for site in sites}
+    failing = can_fail(given, wanted, requests, everything, total)
+    uncovered = [*_unbounded(sites), *map(_uncovered, failing), *not_covered]
+    told = {item.site for item in uncovered} | {r.site for r in given if r.follows_limits}
     config = ReserveConfig(
-        made_by=f"wstrace {wstrace.__version__}",
-        model=Model(
-            name=str(engine.limits.get("model") or ""),
-            digest=model_digest(limits),
-            layout=layout(limits),
-        ),
+        made_by=f"wstrace {wstrace.__version__}{'' if engine.complete else ' triage'}",
+        model=_model(engine, limits),
         limits={name: value for name, value in limits.items() if name != "model"},
         slots=[SlotReserve(ubatch=s.ubatch, lane=s.lane, bytes=total) for s in engine.slots],
         sites=sorted(given, key=lambda r: (-r.bytes, r.site)),
-        cost=cost.kv_cost(_extra(total, engine), engine.memory, limits),
-        not_covered=[*_unbounded(sites), *not_covered],
+        cost=_cost(total, engine, limits),
+        not_covered=_distinct([*uncovered, *still_uncovered(earlier, told)]),
     )
     return ReservePlan(
         config,
-        can_fail=tuple(can_fail(given, wanted, requests, everything, total)),
+        can_fail=tuple(f"{failure.site}: {failure.why}" for failure in failing),
         ladders=_ladders(sites, needs, engine, everything),
         curves={site.name: curve(site.bound, everything, engine.memory) for site in sites},
         needs=needs,
         bounds={site.name: site.bound for site in sites},
     )
+
+
+def refuse_empty(made: ReservePlan) -> None:
+    """Raises WstraceError for a reserve of no bytes: it looks like a cure and is none."""
+    if any(slot.bytes for slot in made.config.slots):
+        return
+    told = "".join(f" {item.site}: {item.why}" for item in made.config.not_covered[:1])
+    helps = next((item.what_helps for item in made.config.not_covered if item.what_helps), "")
+    raise WstraceError(
+        f"The reserve would have 0 bytes, which covers nothing.{told}",
+        helps or "Give a larger --budget, or record a run that asks for more.",
+    )
+
+
+def _model(engine: Engine, limits: Mapping[str, Limit]) -> Model:
+    """What the config is compared with; from a log only the numbers that it shows."""
+    shown = layout(limits)
+    if not engine.complete:
+        shown = {name: value for name, value in shown.items() if type(value) is int}
+    return Model(
+        name=str(engine.limits.get("model") or ""),
+        digest=model_digest(limits) if engine.complete else "",
+        layout=shown,
+    )
+
+
+def _cost(total: int, engine: Engine, limits: Mapping[str, Limit]) -> Cost:
+    made = cost.kv_cost(_extra(total, engine), engine.memory, limits)
+    if engine.complete:
+        return made
+    note = "from a log: what profiling already counts is not known"
+    return msgspec.structs.replace(made, note=note)
+
+
+def _uncovered(failure: Failing) -> NotCovered:
+    helps = "Record a run that asks for more, or give a size with --cover."
+    if not failure.observed:
+        helps = "Leave out --cover and --budget for this site, or lower what drives it."
+    return NotCovered(site=failure.site, why=failure.why, what_helps=helps)
+
+
+def _distinct(items: Sequence[NotCovered]) -> list[NotCovered]:
+    """Each need once; several reserves may have told it."""
+    return list({(item.site, item.why): item for item in items}.values())
 
 
 def p99(asks: Sequence[Ask]) -> int | None:
@@ -148,7 +221,7 @@ def _reserve(
         size = site_bytes(reserve, engine.limits, limits)
         return msgspec.structs.replace(reserve, bytes=size)
     size, cover = _chosen(choice, site)
-    return msgspec.structs.replace(reserve, bytes=size, cover=cover)
+    return msgspec.structs.replace(reserve, bytes=size, cover=cover, grade="observed")
 
 
 def _follows(site: SiteBound, engine: Engine) -> SiteReserve:
@@ -185,7 +258,7 @@ def _per_slot(budget: int | None, engine: Engine) -> int | None:
 def _within(reserve: SiteReserve, budget: int | None) -> SiteReserve:
     if budget is None or reserve.bytes <= budget:
         return reserve
-    return msgspec.structs.replace(reserve, bytes=budget, cover="given")
+    return msgspec.structs.replace(reserve, bytes=budget, cover="given", grade="observed")
 
 
 def _up(size: int) -> int:

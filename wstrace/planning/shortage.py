@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from wstrace.planning.cost import smallest, threshold
@@ -16,14 +17,23 @@ if TYPE_CHECKING:
 _PAGE: Final = 256
 
 
+@dataclass(frozen=True)
+class Failing:
+    """A site that can ask for more than it gets; `observed`: nobody knows how much more."""
+
+    site: str
+    why: str
+    observed: bool
+
+
 def can_fail(
     given: Sequence[SiteReserve],
     wanted: Mapping[str, int],
     requests: Mapping[str, tuple[int, SiteReserve]],
     limits: Mapping[str, Limit],
     arena: int,
-) -> list[str]:
-    """One sentence for each site that can ask for more than it gets, or gets less than the
+) -> list[Failing]:
+    """What is to be said of each site that can ask for more than it gets, or gets less than the
     bytes that its cover `wanted`; it shares an `arena` that other sites may have made larger.
     `requests` are the sites' needs, and the sites with one request's formula."""
     told = []
@@ -33,7 +43,8 @@ def can_fail(
         if reserve.cover != "bound":
             parts.append(_shortage(reserve, request, need, limits, arena))
         if any(parts):
-            told.append(f"{reserve.site}: {' '.join(part for part in parts if part)}")
+            why = " ".join(part for part in parts if part)
+            told.append(Failing(reserve.site, why, request.grade == "observed"))
     return told
 
 
@@ -55,12 +66,12 @@ def _shortage(
     if not arena or (least is not None and least > arena):
         needs = f", its smallest request needs {human(least)}" if least else ""
         return f"gets {human(size)}{needs}: nothing fits, no request of this site is safe."
-    if reserve.grade == "observed":
+    if request.grade == "observed":
         return f"{human(size)} is only what was seen or given; a larger request can still fail."
     if need <= size:
         return None
     above = "that" if arena - size < _PAGE else f"the arena's {human(arena)}"
     return (
-        f"gets {human(size)}, can need {human(need)} ({reserve.grade}); a request above "
+        f"gets {human(size)}, can need {human(need)} ({request.grade}); a request above "
         f"{above} still fails{threshold(request, arena, limits)}."
     )

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from wstrace.errors import WstraceError
 from wstrace.recorder.state import arenas
 from wstrace.recorder.state.kv_memory import free_memory, window_now
@@ -42,28 +44,28 @@ def apply_reserve(live: Live) -> None:
     if mark == live.reserve_mark:
         return
     live.reserve_mark = mark
-    wanted, why = _wanted(live, path, limits)
+    config, wanted, why = _wanted(live, path, limits)
     room = _smallest_room(live, wanted if not why else [])
     why = why or _too_much(live, wanted, room)
     if why:
         _refuse(live, path, why)
         return
-    _fill(live, path, wanted)
+    _fill(live, path, wanted, config)
 
 
-def _wanted(live: Live, path: str, limits: dict[str, Any]) -> tuple[list[SlotBytes], str]:
-    """(bytes by slot, why the config is not for this engine)."""
+def _wanted(live: Live, path: str, limits: dict[str, Any]) -> tuple[str, list[SlotBytes], str]:
+    """(the config as JSON, bytes by slot, why the config is not for this engine)."""
     from wstrace.reserve.config import evaluate, load, mismatch, model_digest
 
     try:
         config = load(path)
         wrong = mismatch(config, limits, model_digest(limits))
         if wrong:
-            return [], wrong
+            return "", [], wrong
         slots, _ = live.arenas.sizes(live.manager)
-        return evaluate(config, limits, slots), ""
+        return msgspec.json.encode(config).decode(), evaluate(config, limits, slots), ""
     except WstraceError as error:
-        return [], error.message
+        return "", [], error.message
 
 
 def _growth(live: Live, wanted: Sequence[SlotBytes]) -> int:
@@ -130,7 +132,7 @@ def _name(path: str) -> str:
     return path.replace("\\", "/").rsplit("/", 1)[-1]
 
 
-def _fill(live: Live, path: str, wanted: Sequence[SlotBytes]) -> None:
+def _fill(live: Live, path: str, wanted: Sequence[SlotBytes], config: str) -> None:
     manager = live.manager
     by_slot = {s.slot: s.bytes for s in wanted}
     slots, before = live.arenas.sizes(manager)
@@ -150,6 +152,7 @@ def _fill(live: Live, path: str, wanted: Sequence[SlotBytes]) -> None:
             phase=live.phases.current,
             path=_name(path),
             policy=live.settings.reserve_policy,
+            config=config,
         )
     )
     logger.info("wstrace: reserve %s: %s bytes by slot", _name(path), sizes)

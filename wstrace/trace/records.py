@@ -369,7 +369,10 @@ class Memory(Record, tag="memory", kw_only=True, gc=False):
 
 
 class ReserveEvent(Record, tag="reserve", kw_only=True, gc=False):
-    """A reserve config met this worker: applied in every slot, refused, or not needed."""
+    """A reserve config met this worker: applied in every slot, refused, or not needed.
+
+    `config` is the reserve config as JSON, so that the next one can keep its sites.
+    """
 
     event: Literal["applied", "refused", "satisfied"]
     slots: list[Slot] = []
@@ -378,6 +381,7 @@ class ReserveEvent(Record, tag="reserve", kw_only=True, gc=False):
     why: str = ""
     path: str = ""
     policy: str = ""
+    config: str = ""
 
 
 class Truncated(Record, tag="truncated", kw_only=True, gc=False):

@@ -16,10 +16,22 @@ import typer
 from tests.unit.reserve.examples import LIMITS
 from wstrace.cli.commands.reserve import command
 from wstrace.errors import WstraceError
-from wstrace.reserve.config import evaluate, load, mismatch, model_digest
+from wstrace.reserve.config import (
+    Model,
+    ReserveConfig,
+    SiteReserve,
+    SlotReserve,
+    dumps,
+    evaluate,
+    layout,
+    load,
+    mismatch,
+    model_digest,
+)
 from wstrace.trace.records import (
     FORMAT,
     Ask,
+    Failure,
     Growth,
     Header,
     Leaf,
@@ -31,6 +43,7 @@ from wstrace.trace.records import (
     Ranks,
     Record,
     Request,
+    ReserveEvent,
     Site,
     Slot,
     Step,
@@ -229,6 +242,69 @@ def test_a_trace_without_requests_has_nothing_to_reserve(run: Run, tmp_path: Pat
     done = run(folder)
     assert done.returncode == 2
     assert "nothing to reserve" in done.stderr
+
+
+OTHER = "other.py:Other.decode"
+
+
+def _reserved(folder: Path, size: int) -> ReserveConfig:
+    site = SiteReserve(site=OTHER, grade="observed", bytes=size, cover="observed")
+    model = Model(digest=model_digest(LIMITS), layout=layout(LIMITS))
+    slots = [SlotReserve(bytes=size)]
+    config = ReserveConfig(model=model, limits=LIMITS, slots=slots, sites=[site])
+    (folder / "old.yaml").write_text(dumps(config), "utf-8")
+    return config
+
+
+def test_the_sites_of_the_reserve_that_the_run_had_are_kept(
+    run: Run, trace: Path, tmp_path: Path
+) -> None:
+    config = msgspec.json.encode(_reserved(tmp_path, 8 << 20)).decode()
+    event = ReserveEvent(event="applied", path="old.yaml", config=config)
+    with (trace / "h.0.1.abcd.wst.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(event) + b"\n")
+    done = run(trace, "--format", "json")
+    assert {s["site"]: s["bytes"] for s in json.loads(done.stdout)["sites"]} == {
+        SITE: 4096 * 256, OTHER: 8 << 20,
+    }  # fmt: skip
+    assert f"Kept: {OTHER}: kept from old.yaml, not reached in this run" in done.stderr
+
+
+def test_several_traces_and_an_older_file_give_one_reserve(
+    run: Run, trace: Path, tmp_path: Path
+) -> None:
+    _reserved(tmp_path, 8 << 20)
+    short = tmp_path / "short"
+    short.mkdir()
+    _write(short, 0, LIMITS, [])
+    done = run(short, trace, "--merge", tmp_path / "old.yaml", "--format", "json")
+    assert {s["site"] for s in json.loads(done.stdout)["sites"]} == {SITE, OTHER}
+    other = tmp_path / "other"
+    other.mkdir()
+    _write(other, 0, {**LIMITS, "num_kv_heads": 64}, [_ask(100)])
+    refused = run(trace, other)
+    assert refused.returncode == 2
+    assert "num_kv_heads is" in refused.stderr
+
+
+def test_after_a_death_the_sites_behind_it_are_said_to_be_unseen(
+    run: Run, trace: Path, tmp_path: Path
+) -> None:
+    step = Step(index=39, total_tokens=8, num_reqs=1)
+    failure = Failure(kind="arena", site=1, slot=Slot(), phase="serving", step=step)
+    with (trace / "h.0.1.abcd.wst.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(failure) + b"\n")
+    target = tmp_path / "reserve.yaml"
+    done = run(trace, "-o", target)
+    told = "The run died at step 39; sites behind it were not seen."
+    assert told in done.stderr
+    assert told in [item.why for item in load(target).not_covered]
+
+
+def test_a_reserve_of_no_bytes_is_refused(run: Run, trace: Path) -> None:
+    done = run(trace, "--budget", "10")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "would have 0 bytes" in done.stderr
 
 
 def test_the_program_exits_2_with_two_lines(tmp_path: Path) -> None:

@@ -10,9 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from wstrace.planning.plan import ReservePlan
+    from collections.abc import Sequence
 
-TRACE = Annotated[Path, typer.Argument(help="Folder of `wstrace run`, or one trace file.")]
+    from wstrace.planning.plan import ReservePlan
+    from wstrace.runs.run import Session
+
+TRACES = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="TRACE...",
+        help="Folders of `wstrace run`, or trace files; several must be of one engine.",
+    ),
+]
+MERGE = Annotated[
+    list[Path] | None,
+    typer.Option("--merge", metavar="FILE", help="Keep the sites of this older reserve."),
+]
 OUTPUT = Annotated[Path | None, typer.Option("-o", "--output", help="File; else stdout.")]
 SET = Annotated[
     list[str] | None,
@@ -42,7 +55,7 @@ FORCE = Annotated[bool, typer.Option("--force", help="Overwrite the output file.
 
 
 def command(
-    trace: TRACE,
+    traces: TRACES,
     output: OUTPUT = None,
     set_: SET = None,
     cover: COVER = None,
@@ -50,8 +63,10 @@ def command(
     fmt: FORMAT = "yaml",
     run: RUN = None,
     force: FORCE = False,
+    merge: MERGE = None,
 ) -> None:
-    """A reserve config from a trace: bytes that make arena crashes impossible, and their cost.
+    """A reserve config from traces: bytes that keep the sites seen from outgrowing a locked
+    arena, what they cost, and what can still fail. Sites of a reserve that a run had are kept.
 
     Example: wstrace reserve wstrace-20260101-abc/ -o reserve.yaml
     """
@@ -59,9 +74,9 @@ def command(
     from wstrace.cli.reading import read_sessions
     from wstrace.cli.settings import integers, pairs
     from wstrace.files import write_output
-    from wstrace.planning.from_run import plan_session
-    from wstrace.planning.plan import Wishes
-    from wstrace.reserve.config import dumps
+    from wstrace.planning.from_run import plan_sessions
+    from wstrace.planning.plan import Earlier, Wishes, refuse_empty
+    from wstrace.reserve.config import dumps, load
     from wstrace.units import parse_bytes
 
     wishes = Wishes(
@@ -70,12 +85,18 @@ def command(
         limits=integers(set_ or (), "max_model_len=65536"),
     )
     refuse_below_least(wishes.limits or {})
-    session = read_sessions([trace], run)[0]
-    made = plan_session(session, wishes)
+    earlier = [Earlier(path.name, load(path)) for path in merge or ()]
+    sessions = read_sessions(traces, run)
+    made = plan_sessions(sessions, wishes, earlier)
+    refuse_empty(made)
     text = json.dumps(made.payload(), indent=2) if fmt == "json" else dumps(made.config)
     write_output(text, output, force=force)
-    for line in [*_summary(made, output), *(f"Trace: {why}" for why in session.inconclusive)]:
+    for line in [*_summary(made, output), *_doubts(sessions)]:
         print(line, file=sys.stderr)
+
+
+def _doubts(sessions: Sequence[Session]) -> list[str]:
+    return [f"Trace: {why}" for session in sessions for why in session.inconclusive]
 
 
 def _summary(made: ReservePlan, output: Path | None) -> list[str]:
@@ -93,7 +114,8 @@ def _summary(made: ReservePlan, output: Path | None) -> list[str]:
         )
     lines += [cost.note] if cost.note else []
     lines += [f"Can still fail: {told}" for told in made.can_fail]
-    lines += [f"Not covered: {item.site}: {item.why}" for item in config.not_covered]
+    lines += [f"Not covered: {told}" for told in made.beyond_bytes]
+    lines += [f"Kept: {site.site}: {site.why}" for site in made.kept]
     for site, rungs in made.ladders.items():
         lines.append(f"Cheaper choices for {site} (--cover SITE=CHOICE):")
         lines += [

@@ -58,6 +58,7 @@ def fix(session: Session, config: ReserveConfig | None, can_fail: tuple[str, ...
         not_covered=tuple(
             (clean(n.site), clean(n.why, 300), clean(n.what_helps, 300))
             for n in (config.not_covered[:20] if config else ())
+            if f"{n.site}: {n.why}" not in can_fail
         ),
     )
 

@@ -1,0 +1,105 @@
+"""Sites of earlier reserves: a new reserve keeps what an old one covered, it only grows.
+
+An earlier reserve is one that the trace's engine ran with, one given with `--merge`, or the
+one that another trace calls for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from wstrace.bounds.bound import Bound
+from wstrace.errors import WstraceError
+from wstrace.planning.inputs import Engine, SiteBound
+from wstrace.reserve.evaluate import mismatch, site_bytes
+from wstrace.reserve.schema import NotCovered, ReserveConfig, SiteReserve, model_digest
+
+KEPT: Final = "kept from "
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A reserve whose sites are kept; `name` says to a person where it came from."""
+
+    name: str
+    config: ReserveConfig
+
+
+def applied_config(text: str) -> ReserveConfig | None:
+    """The config that a trace recorded as applied; None where it recorded none."""
+    try:
+        return msgspec.json.decode(text, type=ReserveConfig) if text else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def with_kept(
+    sites: Sequence[SiteBound], earlier: Sequence[Earlier], engine: Engine
+) -> list[SiteBound]:
+    """`sites` and those of `earlier`; of one site the larger need, this run's where equal.
+
+    Raises WstraceError for a reserve of another engine.
+    """
+    found = {site.name: site for site in sites}
+    for reserve in earlier:
+        _refuse_other_engine(reserve, engine)
+        for old in reserve.config.sites:
+            kept = _kept(old, reserve, engine, reached=old.site in found)
+            new = found.get(old.site)
+            if new is None or (new.bound.bytes or 0) < (kept.bound.bytes or 0):
+                found[old.site] = kept if new is None else _seen_too(kept, new)
+    return list(found.values())
+
+
+def still_uncovered(earlier: Sequence[Earlier], told: Collection[str]) -> list[NotCovered]:
+    """What earlier reserves did not cover, but for sites that this plan has `told` of."""
+    items = [item for reserve in earlier for item in reserve.config.not_covered]
+    return [item for item in items if item.site not in told]
+
+
+def _refuse_other_engine(reserve: Earlier, engine: Engine) -> None:
+    digest = model_digest(engine.limits)
+    why = mismatch(reserve.config, {**engine.limits, **engine.given}, digest)
+    if why is not None:
+        raise WstraceError(
+            f"{reserve.name} is for another engine: {why}.",
+            "Make one reserve for each engine: a site's bytes follow heads, dtypes and ranks.",
+        )
+
+
+def _kept(old: SiteReserve, reserve: Earlier, engine: Engine, *, reached: bool) -> SiteBound:
+    """The site as a plan takes it, with what it needs under this engine's limits."""
+    file, _, function = old.site.rpartition(":")
+    recorded, live = reserve.config.limits, {**engine.limits, **engine.given}
+    told = "larger than what this run shows" if reached else "not reached in this run"
+    bound = Bound(
+        bytes=site_bytes(old, recorded, live),
+        grade=old.grade,
+        formula=old.formula,
+        driver_formula=old.formula,
+        constants=old.constants,
+        drivers=old.drivers,
+        lowest=old.lowest,
+        joint=tuple(old.joint),
+        why=_once(f"{KEPT}{reserve.name}, {told}", old.why),
+        observed=old.observed,
+        closed=not old.drivers,
+    )
+    cover = {"bound": "", "given": str(old.bytes)}.get(old.cover, old.cover)
+    seen = old.bytes if old.cover == "observed" else old.observed
+    return SiteBound(file, function, bound, seen, old.bytes, tuple(old.slots), cover)
+
+
+def _once(told: str, why: str) -> str:
+    """A reserve kept many times over says so once."""
+    last = why.partition("; ")[2] if why.startswith(KEPT) else why
+    return "; ".join(part for part in (told, last) if part)
+
+
+def _seen_too(kept: SiteBound, new: SiteBound) -> SiteBound:
+    most = max(kept.asks_max, new.asks_max)
+    return replace(kept, asks_max=most, bound=replace(kept.bound, observed=most))
