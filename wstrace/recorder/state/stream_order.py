@@ -1,0 +1,113 @@
+"""Which requests of one slot are ordered, when several CUDA streams make them.
+
+Two streams that ask in one slot get views of the same bytes. That is safe where the second
+stream's work waits for the first's. CUDA orders streams by events: work that a stream gets
+after it waited for an event runs after all work that another stream had got before it
+recorded that event. This is a happens-before relation, and a vector clock holds it: every
+stream counts its own marks, an event carries the marks that its stream knew when it was
+recorded, and whoever waits for it knows them too. What the host waited for (a synchronised
+stream, event or device) every stream knows from then on.
+
+Nothing here looks at a kernel. What cannot be seen stands in docs/findings/WS304.md.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wstrace.trace.records import Slot
+
+Clock = dict[int, int]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as far as order needs it: its stream, the mark it set there, its site.
+
+    `stack` is the call stack of the newest request, as far as the caller gave it.
+    """
+
+    stream: int
+    mark: int
+    site: int
+    stack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two requests of one slot from two streams, and whether an order was seen."""
+
+    slot: Slot
+    first: Asked
+    second: Asked
+    ordered: bool
+
+
+@dataclass
+class StreamOrder:
+    """The happens-before relation of one process; one device, as vLLM's workers have."""
+
+    clocks: dict[int, Clock] = field(default_factory=dict)
+    host: Clock = field(default_factory=dict)
+    last: dict[Slot, dict[int, Asked]] = field(default_factory=dict)
+    _events: weakref.WeakKeyDictionary[Any, Clock] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+
+    def asked(
+        self, slot: Slot, stream: int, site: int, stack: tuple[str, ...] = ()
+    ) -> list[Pair]:
+        """A request in `slot` on `stream`: how it stands to the last one of each other stream.
+
+        Of a stream only its newest request counts: a stream keeps its own order.
+        """
+        before = self.last.setdefault(slot, {})
+        now = Asked(stream, self._mark(stream), site, stack)
+        pairs = [
+            Pair(slot, earlier, now, self._knows(stream, earlier))
+            for other, earlier in before.items()
+            if other != stream
+        ]
+        before[stream] = now
+        return pairs
+
+    def recorded(self, event: Any, stream: int) -> None:
+        """`event` was recorded on `stream`: it carries all that the stream knows."""
+        self._mark(stream)
+        self._events[event] = dict(self._clock(stream))
+
+    def waited(self, event: Any, stream: int) -> None:
+        """`stream` waits for `event`; one that was never recorded orders nothing."""
+        _learn(self._clock(stream), self._events.get(event, {}))
+
+    def host_waited(self, event: Any) -> None:
+        """The host waited for `event`: whatever is launched from now on comes after it."""
+        _learn(self.host, self._events.get(event, {}))
+
+    def host_joined(self, stream: int | None = None) -> None:
+        """The host waited for a stream, or for the whole device."""
+        for known in list(self.clocks) if stream is None else [stream]:
+            _learn(self.host, self._clock(known))
+
+    def _clock(self, stream: int) -> Clock:
+        return self.clocks.setdefault(stream, {})
+
+    def _mark(self, stream: int) -> int:
+        clock = self._clock(stream)
+        clock[stream] = clock.get(stream, 0) + 1
+        return clock[stream]
+
+    def _knows(self, stream: int, earlier: Asked) -> bool:
+        known = max(
+            self._clock(stream).get(earlier.stream, 0), self.host.get(earlier.stream, 0)
+        )
+        return known >= earlier.mark
+
+
+def _learn(clock: Clock, news: Mapping[int, int]) -> None:
+    for stream, mark in news.items():
+        if clock.get(stream, 0) < mark:
+            clock[stream] = mark
