@@ -15,6 +15,7 @@ from wstrace.errors import WstraceError
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 _WAITED = {*FORWARDED, signal.SIGCHLD}
 SI_USER = 0
+ASK_SECONDS = 0.2
 
 
 def run_child(command: Sequence[str], env: Mapping[str, str]) -> int:
@@ -42,13 +43,15 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], mask: set[int]) -> in
 
 
 def _wait(pid: int) -> int:
+    """Signals may be late or lost (another thread can take SIGCHLD): the child is asked too."""
     while True:
-        info = signal.sigwaitinfo(_WAITED)
-        if info.si_signo == signal.SIGCHLD:
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                return exit_code(status)
-        elif info.si_code <= SI_USER and info.si_pid not in (0, pid):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return exit_code(status)
+        info = signal.sigtimedwait(_WAITED, ASK_SECONDS)
+        if info is None or info.si_signo == signal.SIGCHLD:
+            continue
+        if info.si_code <= SI_USER and info.si_pid not in (0, pid):
             os.kill(pid, info.si_signo)
 
 
