@@ -22,7 +22,7 @@ from wstrace.pytest_marker import Marker, read_marker
 
 if TYPE_CHECKING:
     from wstrace.gate.judge import Judgement
-    from wstrace.runs.run import Session
+    from wstrace.runs.run import Run
 
 DEFAULT_FOLDER: Final = "wstrace-pytest"
 FIXTURE: Final = "wstrace_recorder"
@@ -46,16 +46,16 @@ class Recorder:
         """True when some process of an engine has written a trace."""
         return any(self.folder.glob("*.wst.jsonl"))
 
-    def session(self, *, allow_unlocked: bool = False) -> Session:
+    def session(self, *, allow_unlocked: bool = False) -> Run:
         """The analysed trace so far. Raises WstraceError when it cannot be read."""
         from wstrace.recorder.install import current
-        from wstrace.runs.run import load_session
+        from wstrace.runs.run import load_run
 
         live = current()
         if live is not None:
             live.flush_counts()
         run = self.run if self.attached else None
-        return load_session(self.folder, run, allow_unlocked=allow_unlocked)
+        return load_run(self.folder, run, allow_unlocked=allow_unlocked)
 
     def judge(self) -> Judgement:
         """The gate's judgement by the test's marker (without one: by the default policy)."""
@@ -185,7 +185,7 @@ def _properties(judgement: Judgement, recorder: Recorder) -> list[tuple[str, obj
     from wstrace.gate.limits import largest_arenas
 
     (run,) = judgement.runs
-    arena = max(largest_arenas(run.session.ranks).values(), default=0)
+    arena = max(largest_arenas(run.session.workers).values(), default=0)
     found = [f"{j.finding.code} {j.finding.site}".rstrip() for j in run.failing]
     return [
         ("wstrace.verdict", judgement.verdict),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.engine import run_python
 from tests.integration.test_main_job import BLOCK, bound_of, worst_case
-from wstrace.runs.run import load_session
+from wstrace.runs.run import load_run
 
 pytestmark = pytest.mark.engine
 
@@ -99,12 +99,12 @@ def test_an_escape_is_found_and_survived_however_the_engine_starts(
         *(engine, model, tmp_path, "decode_scratch,continuation", start),
         VLLM_ENABLE_V1_MULTIPROCESSING=multi,
     )
-    session = load_session(trace)
+    session = load_run(trace)
     (finding,) = session.escapes
     assert finding.code == "WS101"
     assert finding.bound is not None
     assert (finding.bound.grade, finding.bound.bytes) == ("proved", worst_case(2048))
-    (view,) = session.ranks
+    (view,) = session.workers
     assert view.header.on_growth == "grow"
     assert (view.header.role == "main") == (start == "in-process")
 
@@ -117,7 +117,7 @@ def test_other_names_in_another_module_change_no_grade_and_no_byte(
         *(engine, model, tmp_path, "far_away:Elsewhere", "in-process"),
         VLLM_ENABLE_V1_MULTIPROCESSING="0",
     )
-    session = load_session(trace)
+    session = load_run(trace)
     (finding,) = session.escapes
     assert finding.file == "far_away.py"
     bound = bound_of(session)

@@ -26,7 +26,7 @@ from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.reserve.config import ReserveConfig, dumps, layout, model_digest
 from wstrace.reserve.config import load as load_reserve
-from wstrace.runs.run import Session, load_session
+from wstrace.runs.run import Run, load_run
 from wstrace.testbed.engine import Server, engine_env, prompt_of
 from wstrace.trace.records import Growth, Limit, ReserveEvent, Slot
 
@@ -66,7 +66,7 @@ def run_command(trace: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "wstrace.cli.app", "run", "-o", str(trace), *options, "--"]
 
 
-def bound_of(session: Session, function: str = SITE) -> Bound:
+def bound_of(session: Run, function: str = SITE) -> Bound:
     """The bound of the site whose function ends in `function`."""
     return next(s.bound for s in session.sites if s.key.function.endswith(function))
 
@@ -158,7 +158,7 @@ def test_the_verdict_at_the_end_names_the_site_and_the_next_command(crash: Crash
 
 
 def test_the_escape_is_found_with_phase_step_layer_and_slot(crash: Crash) -> None:
-    (finding,) = load_session(crash.trace).escapes
+    (finding,) = load_run(crash.trace).escapes
     assert finding.code == "WS101"
     assert finding.serving_bytes == 2 * HEADS * 256 * HEAD_SIZE * 2
     assert finding.phase == "serving"
@@ -170,21 +170,21 @@ def test_the_escape_is_found_with_phase_step_layer_and_slot(crash: Crash) -> Non
 
 
 def test_the_reserve_is_exact_from_a_trace_with_a_short_prompt(crash: Crash) -> None:
-    bound = bound_of(load_session(crash.trace))
+    bound = bound_of(load_run(crash.trace))
     assert (bound.grade, bound.bytes) == ("proved", worst_case(2048))
     config = load_reserve(crash.reserve)
     assert [slot.bytes for slot in config.slots] == [worst_case(2048)]
 
 
 def test_phases_are_seen_in_vllms_order(crash: Crash) -> None:
-    (view,) = load_session(crash.trace).ranks
+    (view,) = load_run(crash.trace).workers
     phases = [change.phase for change in view.phases if change.phase != "init"]
     expected = ["load", "profile", "kv-init", "warmup", "post-lock-warmup", "serving"]
     assert phases[: len(expected)] == expected
 
 
 def test_planted_secrets_and_prompts_are_nowhere(crash: Crash) -> None:
-    session = load_session(crash.trace)
+    session = load_run(crash.trace)
     written = {p.name: p.read_text() for p in [*crash.trace.iterdir(), crash.reserve]}
     written["text"] = render_text(session)
     written["markdown"] = render_markdown(session)
@@ -227,7 +227,7 @@ def test_a_longer_model_len_reserves_by_the_formula_in_every_slot_once(
     assert server.complete(4092).status == 200
     kill_worker_mid_serving(server, trace)
 
-    (view,) = load_session(trace).ranks
+    (view,) = load_run(trace).workers
     slots = [Slot(0, 0), Slot(0, 1), Slot(1, 0), Slot(1, 1)]
     reserved = [r for r in view.process.records if isinstance(r, Growth) and r.reserve]
     assert [(g.slot, g.after, g.phase) for g in reserved] == [
@@ -237,7 +237,7 @@ def test_a_longer_model_len_reserves_by_the_formula_in_every_slot_once(
     assert event.event == "applied"
     assert event.sizes == [worst_case(4096)] * 4
     assert view.locked_sizes == dict.fromkeys(slots, worst_case(4096))
-    assert load_session(trace).verdict() == "clean"
+    assert load_run(trace).verdict() == "clean"
     assert view.counts is not None
     assert view.counts.max_computed >= 3840
     assert not view.ended
@@ -297,10 +297,10 @@ def test_two_ranks_decide_alike(
         before=run_command(trace, "--reserve", str(crash.reserve), "--reserve-policy", "skip"),
     )
     assert server.complete(400).status == 200
-    session = load_session(trace)
-    assert [view.ranks.tp for view in session.ranks] == [0, 1]
-    assert [view.limits["num_kv_heads"] for view in session.ranks] == [2, 2]
-    refusals = {event.why for view in session.ranks for event in view.reserves}
+    session = load_run(trace)
+    assert [view.ranks.tp for view in session.workers] == [0, 1]
+    assert [view.limits["num_kv_heads"] for view in session.workers] == [2, 2]
+    refusals = {event.why for view in session.workers for event in view.reserves}
     assert len(refusals) == 1
     assert "tensor_parallel_size" in refusals.pop()
     assert "WS204" not in {f.code for f in session.findings}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from wstrace.runs.run import Session, load_session
+from wstrace.runs.run import Run, load_run
 from wstrace.testbed.engine import Server
 from wstrace.trace.records import Phase
 
@@ -37,8 +37,8 @@ class Served:
     trace: Path
 
     @property
-    def session(self) -> Session:
-        return load_session(self.trace)
+    def session(self) -> Run:
+        return load_run(self.trace)
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +66,11 @@ def serve_prompts(serve: Callable[..., Server], trace: Path, *options: str) -> S
 def test_the_main_job(serve: Callable[..., Server], tmp_path: Path, version: str) -> None:
     crash = serve_prompts(serve, tmp_path / "crash")
     assert crash.statuses == [200, 500]
-    assert crash.session.ranks[0].header.vllm == version
+    assert crash.session.workers[0].header.vllm == version
     escaped = [f for f in crash.session.escapes if f.function.endswith("_continuation_prefill")]
     assert [f.code for f in escaped] == ["WS101"]
     assert _phases(crash.session) >= {"load", "profile", "warmup", "serving"}
-    assert [h for h in crash.session.ranks[0].hooks.values() if not h.set] == []
+    assert [h for h in crash.session.workers[0].hooks.values() if not h.set] == []
 
     reserve = tmp_path / "reserve.yaml"
     made = wstrace("reserve", str(crash.trace), "-o", str(reserve))
@@ -84,5 +84,5 @@ def test_the_main_job(serve: Callable[..., Server], tmp_path: Path, version: str
     assert wstrace("gate", str(crash.trace)).returncode == 1
 
 
-def _phases(session: Session) -> set[Phase]:
-    return {change.phase for change in session.ranks[0].phases}
+def _phases(session: Run) -> set[Phase]:
+    return {change.phase for change in session.workers[0].phases}

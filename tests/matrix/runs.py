@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.engine import MISSING, engine_prefix
-from wstrace.runs.run import Session, load_session
+from wstrace.runs.run import Run as Analysed
+from wstrace.runs.run import load_run
 from wstrace.trace.reader import ProcessTrace, load
 from wstrace.trace.records import Record
 
@@ -48,12 +49,12 @@ class Run:
         """All records of one kind, in order."""
         return [r for r in self.process(scenario).records if isinstance(r, kind)]
 
-    def session(self, scenario: str) -> Session:
+    def session(self, scenario: str) -> Analysed:
         """The scenario's analysed trace."""
         self.facts(scenario)
         return self.load(scenario)
 
-    def load(self, folder: str) -> Session:
+    def load(self, folder: str) -> Analysed:
         """The analysed trace in a folder below this run's."""
         return _load(self.folder / folder)
 
@@ -63,8 +64,8 @@ class Run:
 
 
 @cache
-def _load(folder: Path) -> Session:
-    return load_session(folder)
+def _load(folder: Path) -> Analysed:
+    return load_run(folder)
 
 
 def run_scenarios(*pairs: tuple[Path, Path], names: Iterable[str] = ()) -> list[Run]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.matrix.runs import Run
-from wstrace.trace.records import Ask, Counts
+from wstrace.trace.records import Counts, Request
 
 pytestmark = pytest.mark.matrix
 shows = pytest.mark.shows
@@ -63,7 +63,7 @@ def test_with_graph_breaks_the_view_is_the_same(run: Run, how: str) -> None:
 @shows("torch.compile(fullgraph=True): a request inside a custom op is recorded")
 def test_a_request_inside_a_custom_op_is_recorded(run: Run) -> None:
     assert run.facts("custom_op")["sums"] == [32.0] * 3
-    (asked,) = [a for a in run.records("custom_op", Ask) if a.phase == "serving"]
+    (asked,) = [a for a in run.records("custom_op", Request) if a.phase == "serving"]
     assert (asked.bytes, asked.step and asked.step.kind) == (1024, "real")
     counted = [c for r in run.records("custom_op", Counts) for c in r.counts]
     assert max(c.calls for c in counted if c.phase == "serving") == 3

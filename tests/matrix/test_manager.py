@@ -8,7 +8,16 @@ from __future__ import annotations
 import pytest
 
 from tests.matrix.runs import Run
-from wstrace.trace.records import Ask, Failure, Growth, Hook, Lock, Manager, Persistent, Slot
+from wstrace.trace.records import (
+    Failure,
+    Growth,
+    Hook,
+    Lock,
+    Manager,
+    Persistent,
+    Request,
+    Slot,
+)
 
 pytestmark = pytest.mark.matrix
 shows = pytest.mark.shows
@@ -43,7 +52,7 @@ def test_growths_carry_the_arenas_own_numbers(run: Run) -> None:
 
 @shows("event: request, with shapes, arena and generation")
 def test_a_request_that_fits_is_recorded_and_grows_nothing(run: Run) -> None:
-    asked = [a for a in run.records("two_growths", Ask) if a.phase == "profile"]
+    asked = [a for a in run.records("two_growths", Request) if a.phase == "profile"]
     assert [(a.bytes, a.arena, a.generation) for a in asked] == [
         (MIB, 0, 1),
         (3 * MIB, MIB, 2),
@@ -138,9 +147,9 @@ def test_a_missing_persistent_resource_is_an_escape(run: Run) -> None:
             "tests/matrix/scenes_manager.py",
             "persistent.<locals>.resource",
         )
-        (failure,) = session.ranks[0].failures
+        (failure,) = session.workers[0].failures
         assert (failure.kind, failure.survived) == ("persistent", survived)
-        assert isinstance(session.ranks[0].persistent[0], Persistent)
+        assert isinstance(session.workers[0].persistent[0], Persistent)
 
 
 @shows("MoEPermuteScratch: WS106, and grow lets it grow", since="0.32")
@@ -152,7 +161,7 @@ def test_a_layers_own_scratch_is_an_escape(run: Run) -> None:
     for folder, survived in (("scratch/raise", False), ("scratch/grow", True)):
         session = run.load(folder)
         assert "WS106" in [f.code for f in session.findings]
-        (failure,) = session.ranks[0].failures
+        (failure,) = session.workers[0].failures
         assert (failure.key, failure.survived) == ("MoEPermuteScratch rows 8 -> 32", survived)
 
 

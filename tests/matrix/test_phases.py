@@ -13,7 +13,7 @@ import pytest
 from tests.matrix.runs import Run
 from tests.matrix.wheels import sources
 from wstrace.recorder.state.steps import WARMUP_PREFIXES
-from wstrace.trace.records import Ask, Capture, Growth, PhaseChange
+from wstrace.trace.records import Capture, Growth, PhaseChange, Request
 
 pytestmark = pytest.mark.matrix
 shows = pytest.mark.shows
@@ -37,7 +37,7 @@ def test_the_phases_of_a_life_come_in_order(run: Run) -> None:
 
 @shows("phases: each request lies in its own")
 def test_each_request_is_in_the_phase_that_made_it(run: Run) -> None:
-    asked = {(a.bytes, a.phase) for a in run.records("life", Ask)}
+    asked = {(a.bytes, a.phase) for a in run.records("life", Request)}
     assert asked == {
         (256, "load"),
         (1 << 20, "profile"),
@@ -103,7 +103,7 @@ def test_vllms_own_warm_up_names_its_requests_as_expected(run: Run) -> None:
 
 @shows("V2: sample_tokens belongs to its step", since="0.28")
 def test_what_sample_tokens_asks_is_put_to_the_step_before(run: Run) -> None:
-    draft = run.records("lanes", Ask)[-1]
+    draft = run.records("lanes", Request)[-1]
     assert draft.slot.lane == 1
     assert draft.step is not None
     assert (draft.step.kind, draft.step.total_tokens, draft.step.num_reqs) == ("real", 3, 1)
@@ -111,7 +111,7 @@ def test_what_sample_tokens_asks_is_put_to_the_step_before(run: Run) -> None:
 
 @shows("steps: idle steps of data parallel")
 def test_an_idle_step_is_told_from_a_dummy_run(run: Run) -> None:
-    kinds = [a.step.kind for a in run.records("life", Ask) if a.phase == "serving"]
+    kinds = [a.step.kind for a in run.records("life", Request) if a.phase == "serving"]
     assert kinds == ["real", "idle"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.matrix.runs import Run
 from wstrace.findings.finding import Finding
 from wstrace.trace.reader import load
-from wstrace.trace.records import Ask, Count, Counts, Header, Ranks, Slot, View
+from wstrace.trace.records import Count, Counts, Header, Ranks, Request, Slot, View
 
 pytestmark = pytest.mark.matrix
 shows = pytest.mark.shows
@@ -27,7 +27,7 @@ def test_each_micro_batch_thread_asks_in_its_own_slot(run: Run) -> None:
     idents = facts["idents"]
     assert len({*idents, facts["main"]}) == 3
     assert facts["left"] == 0
-    serving = [a for a in run.records("threads", Ask) if a.phase == "serving"]
+    serving = [a for a in run.records("threads", Request) if a.phase == "serving"]
     assert [(a.thread, a.slot, a.bytes, a.cudagraph_mode) for a in serving] == [
         (idents[0], Slot(0, 0), 512, "MODE_0"),
         (idents[1], Slot(1, 0), 512, "MODE_1"),
@@ -64,7 +64,7 @@ def test_two_streams_in_one_slot_and_step_are_found(run: Run) -> None:
     assert (finding.slot, finding.function, finding.serving_bytes) == (Slot(), "other_ask", 768)
     assert finding.step
     assert finding.step.kind == "real"
-    asked = [r for r in records(run, "streams/two") if isinstance(r, Ask)]
+    asked = [r for r in records(run, "streams/two") if isinstance(r, Request)]
     assert [a.stream for a in asked if a.phase == "serving"] == [7, 8]
     assert found(run, "streams/in turn", "WS304") == []
 
@@ -72,7 +72,7 @@ def test_two_streams_in_one_slot_and_step_are_found(run: Run) -> None:
 @shows("no WS304: a side stream in a lane of its own", since="0.28")
 def test_a_lane_of_its_own_is_no_shared_slot(run: Run) -> None:
     assert "lanes" in run.facts("streams")["ways"]
-    asked = [r for r in records(run, "streams/lanes") if isinstance(r, Ask)]
+    asked = [r for r in records(run, "streams/lanes") if isinstance(r, Request)]
     serving = [(a.slot, a.stream) for a in asked if a.phase == "serving"]
     assert serving == [(Slot(0, 0), 7), (Slot(0, 1), 8)]
     assert found(run, "streams/lanes", "WS304") == []
@@ -93,7 +93,7 @@ def test_ranks_locked_at_different_sizes_are_found(run: Run) -> None:
     assert [(r.tp, r.rank) for r in finding.ranks] == [(1, 1)]
     assert (finding.slot, finding.arena_bytes) == (Slot(), MIB)
     assert "1.00 MiB, 2.00 MiB" in finding.detail
-    assert [v.ranks for v in run.load("ranks/even").ranks] == [
+    assert [v.ranks for v in run.load("ranks/even").workers] == [
         Ranks(dp=0, tp=0, rank=0),
         Ranks(dp=0, tp=1, rank=1),
     ]

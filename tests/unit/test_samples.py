@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from wstrace.runs.run import Session, load_session
+from wstrace.runs.run import Run, load_run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SAMPLES: Final = ROOT / "sample_traces"
@@ -73,8 +73,8 @@ def stated() -> dict[str, tuple[str, str, int, int]]:
     }
 
 
-def load(name: str) -> Session:
-    return load_session(SAMPLES / name)
+def load(name: str) -> Run:
+    return load_run(SAMPLES / name)
 
 
 def needed(name: str) -> int:
@@ -111,14 +111,14 @@ def test_only_runs_without_a_reserve_escape(name: str) -> None:
 
 
 def test_prefix_caching_replaced_the_arena_twice_in_serving() -> None:
-    (view,) = load("h100-vllm-0.26.0-turboquant-prefix").ranks
+    (view,) = load("h100-vllm-0.26.0-turboquant-prefix").workers
     sizes = [g.after for g in view.growths if g.phase == "serving"]
     assert sizes == [8992 * H100, 10976 * H100] == [18_415_616, 22_478_848]
 
 
 def test_two_gpus_are_two_ranks() -> None:
     for name in (name for name in NAMES if name.startswith("h200x2")):
-        assert len(load(name).ranks) == 2
+        assert len(load(name).workers) == 2
 
 
 def test_experts_on_gpus_need_to_the_byte_what_warm_up_made_room_for() -> None:
@@ -134,7 +134,7 @@ def test_experts_on_gpus_need_to_the_byte_what_warm_up_made_room_for() -> None:
 def test_the_reserve_cost_the_kv_cache_its_bytes() -> None:
     """The crash's server is the one without a reserve that was sized with warm caches."""
     found = [
-        load(f"h100-vllm-0.21.0-turboquant-{name}").ranks[0].memory.available_kv_bytes
+        load(f"h100-vllm-0.21.0-turboquant-{name}").workers[0].memory.available_kv_bytes
         for name in ("crash", "reserved")
     ]
     assert found == [15_931_759_821, 15_931_759_821 - 32768 * H100]

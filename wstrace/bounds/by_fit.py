@@ -20,7 +20,7 @@ from wstrace.bounds.inference import (
 from wstrace.bounds.limits import decode_width, joint_limits
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
-from wstrace.trace.records import Ask
+from wstrace.trace.records import Request
 
 _MOST_SPECS: Final = 16
 
@@ -40,14 +40,14 @@ def by_fit(site: Site) -> Bound | Refusal:
     return _worst(found, site, len(asks))
 
 
-def _explains(found: Fit, ask: Ask, site: Site) -> bool:
+def _explains(found: Fit, ask: Request, site: Site) -> bool:
     """Requests outside scheduled steps must fit too, for some values within the limits."""
     formula = expression.parse(found.formula)
     ends = {name: site.roles[name].maximum or 0 for name in formula.names & site.roles.keys()}
     return reaches(formula, ask, ends)
 
 
-def _usable(asks: Sequence[Ask]) -> list[Ask]:
+def _usable(asks: Sequence[Request]) -> list[Request]:
     """Requests whose step is known in full: the others cannot say what they depend on."""
     return [ask for ask in asks if ask.step and ask.step.requests and scheduled_rows(ask)]
 
@@ -63,11 +63,11 @@ def _space(site: Site) -> Space:
     return Space(ranges, site.numbers, tuple(joint_limits(ranges, site.limits)))
 
 
-def _by_bytes(asks: Sequence[Ask], space: Space) -> Fit | NoFit:
+def _by_bytes(asks: Sequence[Request], space: Space) -> Fit | NoFit:
     return infer([Observation(scheduled_rows(ask), ask.bytes) for ask in asks], space)
 
 
-def _by_shape(asks: Sequence[Ask], space: Space) -> Fit | NoFit | None:
+def _by_shape(asks: Sequence[Request], space: Space) -> Fit | NoFit | None:
     """Fit every dimension; None where a shape is unknown or does not fit."""
     itemsizes = _itemsizes(asks)
     if not itemsizes:
@@ -88,7 +88,7 @@ def _axes(shapes: Sequence[Sequence[int]]) -> range:
     return range(len(shapes[0]))
 
 
-def _itemsizes(asks: Sequence[Ask]) -> list[int]:
+def _itemsizes(asks: Sequence[Request]) -> list[int]:
     """Bytes of an element of each buffer; empty unless all requests are of one kind."""
     first = asks[0].specs
     kinds = {tuple((len(s.shape), s.dtype) for s in ask.specs) for ask in asks}
@@ -98,7 +98,7 @@ def _itemsizes(asks: Sequence[Ask]) -> list[int]:
     return sizes if all(sizes) else []
 
 
-def _itemsize(index: int, asks: Sequence[Ask]) -> int:
+def _itemsize(index: int, asks: Sequence[Request]) -> int:
     """The only element size for which the buffers add up: 1, 2, 4, 8; 0 if none does."""
     spec = max((ask.specs[index] for ask in asks), key=lambda s: s.bytes)
     elements = 1
@@ -112,7 +112,7 @@ def _up(size: int) -> int:
     return -(-size // 256) * 256
 
 
-def _dimension(values: Sequence[int], asks: Sequence[Ask], space: Space) -> str | NoFit:
+def _dimension(values: Sequence[int], asks: Sequence[Request], space: Space) -> str | NoFit:
     data = [
         Observation(scheduled_rows(ask), value) for ask, value in zip(asks, values, strict=True)
     ]
@@ -122,7 +122,7 @@ def _dimension(values: Sequence[int], asks: Sequence[Ask], space: Space) -> str 
     return found.formula if isinstance(found, Fit) else found
 
 
-def _checked(text: str, asks: Sequence[Ask], space: Space) -> Fit | None:
+def _checked(text: str, asks: Sequence[Request], space: Space) -> Fit | None:
     formula = expression.parse(text)
     for ask in asks:
         rows = ({**space.numbers, **row} for row in scheduled_rows(ask))

@@ -18,7 +18,7 @@ from wstrace.expr.maximum import maximise
 from wstrace.known_sites import known
 from wstrace.known_sites.known import KnownSite
 from wstrace.reserve.schema import LIMIT_NAMES
-from wstrace.trace.records import Ask
+from wstrace.trace.records import Request
 
 
 def by_rule(site: Site) -> Bound | Refusal:
@@ -137,14 +137,14 @@ def _of_config(bound: Bound, rule: KnownSite, defaults: Mapping[str, Expression]
 
 
 def _reproduces(
-    rule: KnownSite, ask: Ask, site: Site, defaults: Mapping[str, Expression]
+    rule: KnownSite, ask: Request, site: Site, defaults: Mapping[str, Expression]
 ) -> bool:
     """True where one of the function's calls gives the bytes for values its step allows."""
     return any(_gives(call, rule, ask, site, defaults) for call in rule.requests)
 
 
 def _gives(
-    call: str, rule: KnownSite, ask: Ask, site: Site, defaults: Mapping[str, Expression]
+    call: str, rule: KnownSite, ask: Request, site: Site, defaults: Mapping[str, Expression]
 ) -> bool:
     request = _with(call, defaults)
     try:

@@ -17,7 +17,7 @@ from wstrace.bounds.limits import joint_limits
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.reserve.schema import LIMIT_NAMES
-from wstrace.trace.records import Ask, Leaf, Provenance
+from wstrace.trace.records import Leaf, Provenance, Request
 from wstrace.vllm.roles import ROLES
 
 _ALIASES: Final = {
@@ -53,7 +53,7 @@ def by_source(site: Site) -> Bound | Refusal:
     return _maximised(site, merged)
 
 
-def _refused(ask: Ask, site: Site) -> str | None:
+def _refused(ask: Request, site: Site) -> str | None:
     """Why the source proves nothing about this request; None where it explains it."""
     provenance = ask.provenance
     if provenance is None:
@@ -67,7 +67,7 @@ def _refused(ask: Ask, site: Site) -> str | None:
     return _wrong(provenance, ask)
 
 
-def _leaf_refused(leaf: Leaf, ask: Ask, site: Site) -> str | None:
+def _leaf_refused(leaf: Leaf, ask: Request, site: Site) -> str | None:
     if leaf.kind == "unbound":
         return f"{leaf.name} is not bound to a scheduler quantity: {leaf.why or leaf.where}"
     if leaf.value is None:
@@ -82,7 +82,7 @@ def _leaf_refused(leaf: Leaf, ask: Ask, site: Site) -> str | None:
     return _contradiction(leaf, ask)
 
 
-def _contradiction(leaf: Leaf, ask: Ask) -> str | None:
+def _contradiction(leaf: Leaf, ask: Request) -> str | None:
     """A driver larger than what the scheduler gave this step is not that driver."""
     if leaf.role not in ("num_computed_tokens", "num_scheduled_tokens"):
         return None
@@ -92,7 +92,7 @@ def _contradiction(leaf: Leaf, ask: Ask) -> str | None:
     return None
 
 
-def _wrong(provenance: Provenance, ask: Ask) -> str | None:
+def _wrong(provenance: Provenance, ask: Request) -> str | None:
     """Why the formula (or each arm of a condition) does not give the request's bytes."""
     values = {leaf.name: leaf.value for leaf in provenance.leaves if leaf.value is not None}
     given: set[int] = set()
@@ -106,7 +106,7 @@ def _wrong(provenance: Provenance, ask: Ask) -> str | None:
     return f"the source's formula gives {max(given):,} for {told(ask)}"
 
 
-def _merge(ask: Ask, site: Site, merged: _Merged) -> str | None:
+def _merge(ask: Request, site: Site, merged: _Merged) -> str | None:
     assert ask.provenance is not None
     leaves = ask.provenance.leaves
     drivers = _variables([leaf for leaf in leaves if leaf.kind == "driver"])

@@ -16,7 +16,7 @@ from typing import Final
 from wstrace.bounds.limits import RoleLimit, role_limits
 from wstrace.expr.expression import Expression
 from wstrace.reserve.evaluate import numeric
-from wstrace.trace.records import Ask, Limit, Request, Step
+from wstrace.trace.records import Limit, Request, ScheduledRequest, Step
 
 Row = Mapping[str, int]
 _MOST_POINTS: Final = 200_000
@@ -45,7 +45,7 @@ class Site:
 
     file: str
     function: str
-    asks: tuple[Ask, ...]
+    asks: tuple[Request, ...]
     limits: dict[str, Limit]
     vllm_version: str | None = None
 
@@ -65,12 +65,12 @@ class Site:
         return role_limits(self.limits)
 
 
-def scheduled_rows(ask: Ask) -> tuple[Row, ...]:
+def scheduled_rows(ask: Request) -> tuple[Row, ...]:
     """The scheduler's values for `ask` where they are the truth: a real step's."""
     return rows(ask.step) if ask.step is not None and ask.step.kind == "real" else ()
 
 
-def told(ask: Ask) -> str:
+def told(ask: Request) -> str:
     """One request, as a sentence names it: '10,420,224 bytes in serving, step 12'."""
     step = f", step {ask.step.index}" if ask.step is not None else ""
     return f"{ask.bytes:,} bytes in {ask.phase}{step}"
@@ -94,7 +94,7 @@ def rows(step: Step | None) -> tuple[Row, ...]:
     return (largest, *(row for row in single if row != largest))
 
 
-def _of_request(request: Request) -> dict[str, int]:
+def _of_request(request: ScheduledRequest) -> dict[str, int]:
     return {
         "num_computed_tokens": request.computed,
         "query_len": request.scheduled,
@@ -102,7 +102,7 @@ def _of_request(request: Request) -> dict[str, int]:
     }
 
 
-def _totals(requests: Sequence[Request]) -> dict[str, int]:
+def _totals(requests: Sequence[ScheduledRequest]) -> dict[str, int]:
     decodes = [request for request in requests if _decodes(request)]
     decode_tokens = sum(request.scheduled for request in decodes)
     return {
@@ -115,12 +115,12 @@ def _totals(requests: Sequence[Request]) -> dict[str, int]:
     }
 
 
-def _decodes(request: Request) -> bool:
+def _decodes(request: ScheduledRequest) -> bool:
     return request.computed > 0 and request.scheduled <= 1 + request.draft
 
 
 def reaches(
-    request: Expression, ask: Ask, ends: Mapping[str, int], *, monotone: bool = True
+    request: Expression, ask: Request, ends: Mapping[str, int], *, monotone: bool = True
 ) -> bool:
     """True where `request` is the bytes of `ask` for some values of its drivers.
 
@@ -132,7 +132,7 @@ def reaches(
     return any(_reachable(request, spans, ask.bytes, monotone) for spans in every)
 
 
-def _spans(ask: Ask, ends: Mapping[str, int], first: int) -> list[dict[str, range]]:
+def _spans(ask: Request, ends: Mapping[str, int], first: int) -> list[dict[str, range]]:
     """The values of each driver that the step allows, one dict a request it may have served."""
     whole = {name: range(first, end + 1) for name, end in ends.items()}
     spans = [

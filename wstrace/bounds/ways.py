@@ -15,13 +15,13 @@ from wstrace.bounds.by_fit import by_fit
 from wstrace.bounds.by_rule import by_rule
 from wstrace.bounds.by_source import by_source
 from wstrace.bounds.evidence import Refusal, Site
-from wstrace.trace.records import Ask, Limit
+from wstrace.trace.records import Limit, Request
 
 _WAYS: tuple[Callable[[Site], Bound | Refusal], ...] = (by_rule, by_source, by_fit)
 
 
 def bound_site(
-    asks: Sequence[Ask],
+    asks: Sequence[Request],
     limits: Mapping[str, Limit],
     *,
     file: str,

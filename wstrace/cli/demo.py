@@ -21,7 +21,7 @@ from rich.markup import escape
 
 from wstrace.errors import WstraceError
 from wstrace.report.verdict import verdict_lines
-from wstrace.runs.run import Session, load_session
+from wstrace.runs.run import Run, load_run
 from wstrace.testbed.engine import Server, engine_env
 from wstrace.testbed.model import build_model
 
@@ -89,7 +89,7 @@ def run_demo(folder: Path, console: Console) -> list[str]:
         servers.callback(growing.stop)
         growing.start()
         _crash(demo, model)
-        _diagnose(demo, load_session(folder / "crash"))
+        _diagnose(demo, load_run(folder / "crash"))
         reserve = str(folder / "reserve.yaml")
         reserved = _serve(demo, model, "reserved", PATTERNS, "--reserve", reserve)
         servers.callback(reserved.stop)
@@ -138,11 +138,11 @@ def _crash(demo: Demo, model: Path) -> None:
         demo.show(match[0])
 
 
-def _diagnose(demo: Demo, session: Session) -> None:
+def _diagnose(demo: Demo, run: Run) -> None:
     demo.say("What wstrace saw:")
-    demo.show("\n".join(verdict_lines(session, session.trace.path)))
+    demo.show("\n".join(verdict_lines(run, run.trace.path)))
     reserve = demo.folder / "reserve.yaml"
-    _wstrace(demo, "reserve", str(session.trace.path), "-o", str(reserve), "--force")
+    _wstrace(demo, "reserve", str(run.trace.path), "-o", str(reserve), "--force")
     demo.say("What the reserve says, of the site that decides it:")
     demo.show(excerpt(reserve.read_text()))
     demo.say(f"The whole file, with its reasons: {escape(str(reserve))}")
@@ -167,9 +167,9 @@ def _grow(demo: Demo, server: Server) -> None:
         answer = server.complete(tokens)
         demo.expect(f"growth allowed, prompt of {tokens} tokens", answer.status, 200)
     server.stop()
-    session = load_session(demo.folder / "grow")
-    demo.say(f"one run found {len(session.escapes)} escapes:")
-    for finding in session.escapes:
+    run = load_run(demo.folder / "grow")
+    demo.say(f"one run found {len(run.escapes)} escapes:")
+    for finding in run.escapes:
         demo.show(f"{finding.code} {finding.caller}: {finding.detail}")
     code = _wstrace(demo, "gate", str(demo.folder / "grow"), lines=1)
     demo.expect("the gate's exit code", code, 1)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
-    from wstrace.runs.run import Session
+    from wstrace.runs.run import Run
 
 WORTH_A_BAR = 20 << 20
 
 
 def read_sessions(
     paths: Sequence[Path], run: str | None = None, *, allow_unlocked: bool = False
-) -> list[Session]:
+) -> list[Run]:
     """The analysed traces. Raises WstraceError (exit 2) for what cannot be read."""
     sessions = _read(paths, run, allow_unlocked)
     for session in sessions:
@@ -32,19 +32,19 @@ def read_sessions(
     return sessions
 
 
-def _read(paths: Sequence[Path], run: str | None, allow_unlocked: bool) -> list[Session]:
-    from wstrace.runs.run import load_session
+def _read(paths: Sequence[Path], run: str | None, allow_unlocked: bool) -> list[Run]:
+    from wstrace.runs.run import load_run
 
     total = sum(_size(path) for path in paths)
     if total < WORTH_A_BAR or not sys.stderr.isatty():
-        return [load_session(p, run, allow_unlocked=allow_unlocked) for p in paths]
+        return [load_run(p, run, allow_unlocked=allow_unlocked) for p in paths]
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("Reading", total=total)
         return [
-            load_session(
+            load_run(
                 p,
                 run,
                 allow_unlocked=allow_unlocked,

@@ -11,7 +11,7 @@ from itertools import product
 from wstrace.findings.finding import Finding
 from wstrace.findings.kv_sizing import why_unlocked
 from wstrace.known_sites.known_site import release_of
-from wstrace.runs.worker import RankView
+from wstrace.runs.worker import Worker
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Hook, Ranks
 from wstrace.versions import CHECKED_FROM, CHECKED_WITH
@@ -19,35 +19,35 @@ from wstrace.versions import CHECKED_FROM, CHECKED_WITH
 ON_GRAPHS = "CUDAGraph."
 
 
-def find(view: RankView) -> list[Finding]:
+def find(worker: Worker) -> list[Finding]:
     """WS401, WS402 (hooks) and WS403 of one worker."""
-    return [*_before_lock(view), *_stood_down(view), *_truncated(view)]
+    return [*_before_lock(worker), *_stood_down(worker), *_truncated(worker)]
 
 
-def _before_lock(view: RankView) -> list[Finding]:
-    if view.locks or view.served:
+def _before_lock(worker: Worker) -> list[Finding]:
+    if worker.locks or worker.served:
         return []
-    last = view.phases[-1].phase if view.phases else "init"
+    last = worker.phases[-1].phase if worker.phases else "init"
     return [
         Finding(
             code="WS401",
             severity="inconclusive",
             detail=f"the trace of this worker ends in phase {last}, before the lock",
             advice="Let the server start and answer a request, then look again.",
-            ranks=(view.ranks,),
+            ranks=(worker.ranks,),
         )
     ]
 
 
-def _stood_down(view: RankView) -> list[Finding]:
-    lost = [h for h in view.hooks.values() if not h.set and _counts(view, h.name)]
+def _stood_down(worker: Worker) -> list[Finding]:
+    lost = [h for h in worker.hooks.values() if not h.set and _counts(worker, h.name)]
     return [
         Finding(
             code="WS402",
             severity="inconclusive",
             detail=lost_hook(hook),
             advice="Run `wstrace doctor` in this environment, and report the vLLM version.",
-            ranks=(view.ranks,),
+            ranks=(worker.ranks,),
         )
         for hook in lost
     ]
@@ -58,27 +58,27 @@ def lost_hook(hook: Hook) -> str:
     return f"the hook {hook.name} stood down: {hook.why}"
 
 
-def _counts(view: RankView, name: str) -> bool:
+def _counts(worker: Worker, name: str) -> bool:
     """Every hook counts; those on CUDA graphs only where the config has graphs."""
     if name.startswith(ON_GRAPHS):
-        return view.limits.get("cudagraph_mode") not in (None, "NONE")
+        return worker.limits.get("cudagraph_mode") not in (None, "NONE")
     return True
 
 
-def _truncated(view: RankView) -> list[Finding]:
+def _truncated(worker: Worker) -> list[Finding]:
     return [
         Finding(
             code="WS403",
             severity="note",
             detail=f"more than {t.limit:,} {t.what}: later ones are kept as maxima a site only",
             advice="Nothing is wrong: maxima and counts are complete.",
-            ranks=(view.ranks,),
+            ranks=(worker.ranks,),
         )
-        for t in view.truncated
+        for t in worker.truncated
     ]
 
 
-def find_missing(ranks: list[RankView]) -> list[Finding]:
+def find_missing(ranks: list[Worker]) -> list[Finding]:
     """WS402: ranks that the config promises and that left no trace."""
     missing = missing_ranks(ranks)
     if not missing:
@@ -94,17 +94,17 @@ def find_missing(ranks: list[RankView]) -> list[Finding]:
     ]
 
 
-def missing_ranks(ranks: list[RankView]) -> list[Ranks]:
+def missing_ranks(ranks: list[Worker]) -> list[Ranks]:
     """Expected (dp, pp, tp) places without a worker record, from the group sizes."""
     if not ranks:
         return []
-    world = ranks[0].worker.world
+    world = ranks[0].init.world
     places = product(range(world.dp or 1), range(world.pp or 1), range(world.tp or 1))
     seen = {(v.ranks.dp or 0, v.ranks.pp or 0, v.ranks.tp or 0) for v in ranks}
     return [Ranks(dp=dp, pp=pp, tp=tp) for dp, pp, tp in places if (dp, pp, tp) not in seen]
 
 
-def version_notes(ranks: list[RankView]) -> list[str]:
+def version_notes(ranks: list[Worker]) -> list[str]:
     """What the workers' vLLM versions mean for the report; empty for one that was checked."""
     seen = sorted({v.header.vllm or "?" for v in ranks})
     found = []
@@ -122,7 +122,7 @@ def version_notes(ranks: list[RankView]) -> list[str]:
 
 
 def reasons(
-    ranks: list[RankView], findings: Iterable[Finding], trace: Trace, allow_unlocked: bool
+    ranks: list[Worker], findings: Iterable[Finding], trace: Trace, allow_unlocked: bool
 ) -> list[str]:
     """Why the trace cannot show a clean run; empty when it can."""
     if not trace.processes:
@@ -139,8 +139,8 @@ def reasons(
         found.append("no request was served after warm-up")
     found += [
         f"a reserve was refused: {event.why}"
-        for view in ranks
-        for event in view.reserves
+        for worker in ranks
+        for event in worker.reserves
         if event.event == "refused"
     ]
     found += [f"{p.unknown} records of an unknown kind" for p in trace.processes if p.unknown]

@@ -12,68 +12,72 @@ from collections.abc import Callable, Iterator
 
 from wstrace.bounds.bound import Bound
 from wstrace.findings.finding import Finding, Severity
-from wstrace.runs.worker import RankView, SiteKey, SiteUse
-from wstrace.trace.records import Ask, Failure, Slot
+from wstrace.runs.worker import SiteKey, Worker, WorkerSite
+from wstrace.trace.records import Failure, Request, Slot
 from wstrace.units import human
 
 BoundOf = Callable[[SiteKey], Bound]
 RESERVE = "Apply a reserve: wstrace reserve TRACE -o reserve.yaml."
 
 
-def find(view: RankView, bound_of: BoundOf) -> list[Finding]:
+def find(worker: Worker, bound_of: BoundOf) -> list[Finding]:
     """WS101 to WS107 of one worker."""
-    found = list(_refusals(view))
-    for use in view.sites.values():
-        found += _site(view, use, bound_of)
+    found = list(_refusals(worker))
+    for use in worker.sites.values():
+        found += _site(worker, use, bound_of)
     return found
 
 
-def _site(view: RankView, use: SiteUse, bound_of: BoundOf) -> list[Finding]:
-    if not view.locks:
+def _site(worker: Worker, use: WorkerSite, bound_of: BoundOf) -> list[Finding]:
+    if not worker.locks:
         return []
     bound = bound_of(use.key)
-    escaped = [ask for ask in use.after if ask.locked and ask.bytes > view.arena_when(ask)]
+    escaped = [ask for ask in use.after if ask.locked and ask.bytes > worker.arena_when(ask)]
     if not escaped:
-        return _not_escaped(view, use, bound)
+        return _not_escaped(worker, use, bound)
     worst = max(escaped, key=lambda a: a.bytes)
-    arena = view.arena_when(worst)
-    masked = _masked(view, use, escaped[0], arena, bound)
-    return [_escape(view, use, worst, arena, bound), *masked]
+    arena = worker.arena_when(worst)
+    masked = _masked(worker, use, escaped[0], arena, bound)
+    return [_escape(worker, use, worst, arena, bound), *masked]
 
 
-def _not_escaped(view: RankView, use: SiteUse, bound: Bound) -> list[Finding]:
+def _not_escaped(worker: Worker, use: WorkerSite, bound: Bound) -> list[Finding]:
     """WS103 or WS107: it has fitted so far."""
     locked = [ask for ask in use.after if ask.locked]
     worst = max(locked or use.asks, key=lambda a: a.bytes, default=None)
-    if worst is None or view.last_lock is None:
+    if worst is None or worker.last_lock is None:
         return []
-    arena = view.arena(use.slot)
+    arena = worker.arena(use.slot)
     if locked and worst.bytes > use.warmup_bytes:
-        return [_latent(view, use, worst, arena, bound)]
+        return [_latent(worker, use, worst, arena, bound)]
     if bound.grade == "proved" and (bound.bytes or 0) > arena:
-        return [_predicted(view, use, worst, arena, bound)]
+        return [_predicted(worker, use, worst, arena, bound)]
     return []
 
 
-def _escape(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) -> Finding:
+def _escape(
+    worker: Worker, use: WorkerSite, worst: Request, arena: int, bound: Bound
+) -> Finding:
     code = "WS102" if use.warmup else "WS101"
-    if not use.warmup and _never_warmed(view, use.slot):
+    if not use.warmup and _never_warmed(worker, use.slot):
         code = "WS104"
     before = human(use.warmup_bytes) if use.warmup else "nothing"
     detail = (
         f"asked {human(worst.bytes)} in a slot locked at {human(arena)}; "
         f"before the lock it asked {before}"
     )
-    return _finding(code, "error", view, use, worst, arena, bound, detail, RESERVE)
+    return _finding(code, "error", worker, use, worst, arena, bound, detail, RESERVE)
 
 
-def _never_warmed(view: RankView, slot: Slot) -> bool:
+def _never_warmed(worker: Worker, slot: Slot) -> bool:
     """No site asked in this slot before the lock, while another slot was warmed."""
-    warmed = {s for (_, s), use in view.sites.items() if use.warmup}
+    warmed = {s for (_, s), use in worker.sites.items() if use.warmup}
     return slot not in warmed and bool(warmed)
 
 
-def _latent(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) -> Finding:
+def _latent(
+    worker: Worker, use: WorkerSite, worst: Request, arena: int, bound: Bound
+) -> Finding:
     beyond = bound.bytes is not None and bound.bytes > arena
     need = human(bound.bytes)
     detail = (
@@ -82,11 +86,11 @@ def _latent(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) 
     )
     severity: Severity = "error" if beyond else "note"
     advice = RESERVE if beyond else "Nothing: its bound fits the arena."
-    return _finding("WS103", severity, view, use, worst, arena, bound, detail, advice)
+    return _finding("WS103", severity, worker, use, worst, arena, bound, detail, advice)
 
 
 def _masked(
-    view: RankView, use: SiteUse, first: Ask, arena: int, bound: Bound
+    worker: Worker, use: WorkerSite, first: Request, arena: int, bound: Bound
 ) -> list[Finding]:
     """What a site asked before its first escape: it fitted, and so passed unseen."""
     earlier = use.after[: use.after.index(first)]
@@ -96,24 +100,26 @@ def _masked(
         return []
     detail = f"asked {human(worst.bytes)} before it escaped, which fitted and passed unseen"
     advice = "It is the same site: the reserve for its escape covers it."
-    return [_finding("WS103", "note", view, use, worst, arena, bound, detail, advice)]
+    return [_finding("WS103", "note", worker, use, worst, arena, bound, detail, advice)]
 
 
-def _predicted(view: RankView, use: SiteUse, worst: Ask, arena: int, bound: Bound) -> Finding:
+def _predicted(
+    worker: Worker, use: WorkerSite, worst: Request, arena: int, bound: Bound
+) -> Finding:
     """Nothing has happened yet, but the source shows that it can."""
     detail = (
         f"asked {human(worst.bytes)} so far, but can need {human(bound.bytes)} in a slot "
         f"locked at {human(arena)}"
     )
-    return _finding("WS107", "warning", view, use, worst, arena, bound, detail, RESERVE)
+    return _finding("WS107", "warning", worker, use, worst, arena, bound, detail, RESERVE)
 
 
 def _finding(
     code: str,
     severity: Severity,
-    view: RankView,
-    use: SiteUse,
-    worst: Ask,
+    worker: Worker,
+    use: WorkerSite,
+    worst: Request,
     arena: int,
     bound: Bound,
     detail: str,
@@ -128,7 +134,7 @@ def _finding(
         function=use.key.function,
         caller=use.caller,
         slot=use.slot,
-        ranks=(view.ranks,),
+        ranks=(worker.ranks,),
         layers=tuple(use.layers),
         warmup_bytes=use.warmup_bytes if use.warmup else None,
         serving_bytes=worst.bytes,
@@ -140,11 +146,11 @@ def _finding(
     )
 
 
-def _refusals(view: RankView) -> Iterator[Finding]:
-    for failure in view.failures:
+def _refusals(worker: Worker) -> Iterator[Finding]:
+    for failure in worker.failures:
         if failure.kind == "persistent":
             yield _refusal(
-                view,
+                worker,
                 failure,
                 "WS105",
                 "A reserve does not cover it: make the resource in every slot during warm-up "
@@ -152,7 +158,7 @@ def _refusals(view: RankView) -> Iterator[Finding]:
             )
         elif failure.kind == "layer":
             yield _refusal(
-                view,
+                worker,
                 failure,
                 "WS106",
                 "A reserve does not cover it: lower --max-num-batched-tokens to what warm-up "
@@ -160,15 +166,15 @@ def _refusals(view: RankView) -> Iterator[Finding]:
             )
 
 
-def _refusal(view: RankView, failure: Failure, code: str, advice: str) -> Finding:
+def _refusal(worker: Worker, failure: Failure, code: str, advice: str) -> Finding:
     return Finding(
         code=code,
         severity="error",
         detail=f"{failure.key} was refused" if not failure.survived else f"{failure.key} grew",
         advice=advice,
-        **view.where(failure.site),
+        **worker.where(failure.site),
         slot=failure.slot,
-        ranks=(view.ranks,),
+        ranks=(worker.ranks,),
         layers=(failure.layer,) if failure.layer else (),
         phase=failure.phase,
         step=failure.step,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wstrace.findings.escapes import BoundOf
 from wstrace.findings.finding import Finding
 from wstrace.runs.accounting import window_of
-from wstrace.runs.worker import AFTER_LOCK, RankView
+from wstrace.runs.worker import AFTER_LOCK, Worker
 from wstrace.trace.records import Growth, Ranks, Slot
 from wstrace.units import exact, human
 
@@ -13,27 +13,27 @@ FAR_ABOVE = 4
 WORTH_A_NOTE = 1 << 20
 
 
-def find(view: RankView, bound_of: BoundOf) -> list[Finding]:
+def find(worker: Worker, bound_of: BoundOf) -> list[Finding]:
     """WS201, WS202 and WS203 of one worker."""
-    return [*_uncounted(view), *_unlocked(view, bound_of), *_oversized(view, bound_of)]
+    return [*_uncounted(worker), *_unlocked(worker, bound_of), *_oversized(worker, bound_of)]
 
 
-def _uncounted(view: RankView) -> list[Finding]:
+def _uncounted(worker: Worker) -> list[Finding]:
     """WS201: the last uncounted growth of each slot and site that caused one.
 
     A growth that `--on-growth grow` forced through the lock is none: without that option it
     would not have happened.
     """
     last: dict[tuple[Slot, int | None], Growth] = {}
-    for growth in view.growths:
+    for growth in worker.growths:
         forced = growth.forced and growth.locked
-        if window_of(view, growth) == "not counted" and not forced:
+        if window_of(worker, growth) == "not counted" and not forced:
             last[growth.slot, growth.site] = growth
-    return [_uncounted_finding(view, growth) for growth in last.values()]
+    return [_uncounted_finding(worker, growth) for growth in last.values()]
 
 
-def _uncounted_finding(view: RankView, growth: Growth) -> Finding:
-    fixed = view.memory.fixed_kv
+def _uncounted_finding(worker: Worker, growth: Growth) -> Finding:
+    fixed = worker.memory.fixed_kv
     place = "before" if growth.phase == "init" else "after"
     why = (
         f"the KV cache size is fixed by {fixed}"
@@ -50,79 +50,79 @@ def _uncounted_finding(view: RankView, growth: Growth) -> Finding:
         severity="warning",
         detail=f"the arena grew to {exact(growth.after)}, not counted in KV sizing: {why}",
         advice=advice,
-        **view.where(growth.site),
+        **worker.where(growth.site),
         slot=growth.slot,
-        ranks=(view.ranks,),
+        ranks=(worker.ranks,),
         arena_bytes=growth.after,
         phase=growth.phase,
         step=growth.step,
     )
 
 
-def _unlocked(view: RankView, bound_of: BoundOf) -> list[Finding]:
+def _unlocked(worker: Worker, bound_of: BoundOf) -> list[Finding]:
     """WS202, unless a reserve holds the proved bound of every site: then nothing can grow."""
-    if not view.served or view.locks or _covered(view, bound_of):
+    if not worker.served or worker.locks or _covered(worker, bound_of):
         return []
     return [
         Finding(
             code="WS202",
             severity="warning",
-            detail=f"serving started with no lock ({why_unlocked(view)}): growth is silent",
+            detail=f"serving started with no lock ({why_unlocked(worker)}): growth is silent",
             advice="Reserve the worst case, so that nothing grows: wstrace reserve TRACE.",
-            ranks=(view.ranks,),
+            ranks=(worker.ranks,),
         )
     ]
 
 
-def _covered(view: RankView, bound_of: BoundOf) -> bool:
-    if not any(event.event in ("applied", "satisfied") for event in view.reserves):
+def _covered(worker: Worker, bound_of: BoundOf) -> bool:
+    if not any(event.event in ("applied", "satisfied") for event in worker.reserves):
         return False
-    bounds = [(slot, bound_of(key)) for key, slot in view.sites]
+    bounds = [(slot, bound_of(key)) for key, slot in worker.sites]
     return bool(bounds) and all(
-        bound.grade == "proved" and (bound.bytes or 0) <= view.arena(slot)
+        bound.grade == "proved" and (bound.bytes or 0) <= worker.arena(slot)
         for slot, bound in bounds
     )
 
 
-def why_unlocked(view: RankView) -> str:
+def why_unlocked(worker: Worker) -> str:
     """The reason that the settings give for a run without a lock."""
-    if view.limits.get("enforce_eager"):
+    if worker.limits.get("enforce_eager"):
         return "eager mode never locks"
-    if "gpu.model_runner" in view.worker.runner:
+    if "gpu.model_runner" in worker.init.runner:
         return "this V2 model runner does not lock"
-    if view.limits.get("cudagraph_mode") == "NONE":
+    if worker.limits.get("cudagraph_mode") == "NONE":
         return "no CUDA graphs, no lock"
     return "this engine did not lock"
 
 
-def _oversized(view: RankView, bound_of: BoundOf) -> list[Finding]:
+def _oversized(worker: Worker, bound_of: BoundOf) -> list[Finding]:
     """WS203: an arena far above what was used, warm-up and capture included.
 
     An arena that a reserve made is measured against 99.9% of the requests (and all that a
     graph captured), another one against the largest.
     """
-    if not view.served:
+    if not worker.served:
         return []
     findings = []
-    for slot in view.slots():
-        uses = [u for (_, s), u in view.sites.items() if s == slot]
+    for slot in worker.slots():
+        uses = [u for (_, s), u in worker.sites.items() if s == slot]
         used = max((max(u.warmup_bytes, u.after_bytes) for u in uses), default=0)
-        arena = view.arena(slot)
-        common = usual_bytes(view, slot, used) if _reserved(view, slot) else used
+        arena = worker.arena(slot)
+        common = usual_bytes(worker, slot, used) if _reserved(worker, slot) else used
         bounds = [bound_of(u.key) for u in uses]
         needed = max((b.bytes or 0 for b in bounds if b.grade == "proved"), default=0)
         if arena > FAR_ABOVE * max(common, 1) and arena - common > WORTH_A_NOTE:
-            findings.append(_oversized_finding(view, slot, arena, used, common, needed))
+            findings.append(_oversized_finding(worker, slot, arena, used, common, needed))
     return findings
 
 
-def _reserved(view: RankView, slot: Slot) -> bool:
+def _reserved(worker: Worker, slot: Slot) -> bool:
     """Whether the slot's arena is the work of a reserve config."""
-    grown = [g for g in view.growths if g.slot == slot and g.phase not in AFTER_LOCK]
+    grown = [g for g in worker.growths if g.slot == slot and g.phase not in AFTER_LOCK]
     return bool(grown) and grown[-1].reserve
 
 
-def usual_bytes(view: RankView, slot: Slot, largest: int) -> int:
+def usual_bytes(worker: Worker, slot: Slot, largest: int) -> int:
     """Bytes that held at least 99.9% of a slot's requests, and all that graphs captured.
 
     From the counters, which know the largest request of each site and phase but no more, so
@@ -130,13 +130,13 @@ def usual_bytes(view: RankView, slot: Slot, largest: int) -> int:
     """
     captured = [
         ask.bytes
-        for (_, where), use in view.sites.items()
+        for (_, where), use in worker.sites.items()
         if where == slot
         for ask in use.asks
         if ask.capturing
     ]
     groups = sorted(
-        (count.max_bytes, count.calls) for count in view.newest.values() if count.slot == slot
+        (count.max_bytes, count.calls) for count in worker.newest.values() if count.slot == slot
     )
     total, seen = sum(calls for _, calls in groups), 0
     for size, calls in groups:
@@ -147,9 +147,9 @@ def usual_bytes(view: RankView, slot: Slot, largest: int) -> int:
 
 
 def _oversized_finding(
-    view: RankView, slot: Slot, arena: int, used: int, common: int, needed: int
+    worker: Worker, slot: Slot, arena: int, used: int, common: int, needed: int
 ) -> Finding:
-    tokens = kv_tokens(view, arena - common)
+    tokens = kv_tokens(worker, arena - common)
     worth = f", worth {tokens:,} KV tokens" if tokens else ""
     rarely = f"99.9% of the requests used {human(common)}, " if common < used else ""
     advice = (
@@ -163,29 +163,29 @@ def _oversized_finding(
         detail=f"the arena is {human(arena)}, {rarely}the largest was {human(used)}{worth}",
         advice=advice,
         slot=slot,
-        ranks=(view.ranks,),
+        ranks=(worker.ranks,),
         serving_bytes=used,
         arena_bytes=arena,
     )
 
 
-def kv_tokens(view: RankView, size: int) -> int | None:
+def kv_tokens(worker: Worker, size: int) -> int | None:
     """KV-cache tokens that `size` bytes would hold on this rank; None where unknown."""
-    memory = view.memory
+    memory = worker.memory
     if not memory.bytes_per_block or not memory.block_size:
         return None
     return size * memory.block_size // memory.bytes_per_block
 
 
-def find_across(ranks: list[RankView]) -> list[Finding]:
+def find_across(ranks: list[Worker]) -> list[Finding]:
     """WS204: the same slot locked at different sizes on ranks of one pipeline stage."""
     sizes: dict[tuple[int | None, Slot], dict[int, list[Ranks]]] = {}
-    for view in ranks:
-        for slot, size in view.locked_sizes.items():
-            by_size = sizes.setdefault((view.ranks.pp, slot), {})
-            by_size.setdefault(size, []).append(view.ranks)
+    for worker in ranks:
+        for slot, size in worker.locked_sizes.items():
+            by_size = sizes.setdefault((worker.ranks.pp, slot), {})
+            by_size.setdefault(size, []).append(worker.ranks)
     findings = [_uneven(slot, by) for (_, slot), by in sizes.items() if len(by) > 1]
-    return findings + [f for view in ranks for f in _uneven_slots(view)]
+    return findings + [f for worker in ranks for f in _uneven_slots(worker)]
 
 
 def _uneven(slot: Slot, by_size: dict[int, list[Ranks]]) -> Finding:
@@ -201,10 +201,10 @@ def _uneven(slot: Slot, by_size: dict[int, list[Ranks]]) -> Finding:
     )
 
 
-def _uneven_slots(view: RankView) -> list[Finding]:
+def _uneven_slots(worker: Worker) -> list[Finding]:
     """Ubatches of one lane that were both used but locked at different sizes."""
     lanes: dict[int, dict[int, list[Slot]]] = {}
-    for slot, size in view.locked_sizes.items():
+    for slot, size in worker.locked_sizes.items():
         if size:
             lanes.setdefault(slot.lane, {}).setdefault(size, []).append(slot)
     return [
@@ -215,7 +215,7 @@ def _uneven_slots(view: RankView) -> list[Finding]:
             + ", ".join(human(size) for size in sorted(by_size)),
             advice="Reserve the same bytes in every slot.",
             slot=by_size[min(by_size)][0],
-            ranks=(view.ranks,),
+            ranks=(worker.ranks,),
             arena_bytes=min(by_size),
         )
         for lane, by_size in lanes.items()

@@ -11,24 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wstrace.findings.finding import Finding
-from wstrace.runs.worker import RankView
-from wstrace.trace.records import Ask, Capture, Counts, Growth, Manager, Record, Slot
+from wstrace.runs.worker import Worker
+from wstrace.trace.records import Capture, Counts, Growth, Manager, Record, Request, Slot
 from wstrace.units import human
 
 Arena = tuple[int, int]
 
 
-def find(view: RankView) -> list[Finding]:
+def find(worker: Worker) -> list[Finding]:
     """WS301, WS302, WS303 and WS304 of one worker."""
-    return [*_stale(view), *_views(view), *_in_capture(view), *_streams(view)]
+    return [*_stale(worker), *_views(worker), *_in_capture(worker), *_streams(worker)]
 
 
-def _stale(view: RankView) -> Iterator[Finding]:
+def _stale(worker: Worker) -> Iterator[Finding]:
     """WS301: walk the records in order, holding what live graphs point at."""
     held: dict[int, dict[Slot, Arena]] = {}
     manager = 0
     told: set[Slot] = set()
-    for record in view.process.records:
+    for record in worker.process.records:
         if isinstance(record, Counts):  # most of a long trace
             continue
         if isinstance(record, Manager):
@@ -38,7 +38,7 @@ def _stale(view: RankView) -> Iterator[Finding]:
             broken = _broken_by(held, record)
             if broken and not (record.forced and record.kept_bytes):
                 told.add(record.slot)
-                yield _stale_finding(view, record, broken)
+                yield _stale_finding(worker, record, broken)
 
 
 def _follow(held: dict[int, dict[Slot, Arena]], record: Record, manager: int) -> None:
@@ -57,7 +57,7 @@ def _broken_by(held: dict[int, dict[Slot, Arena]], growth: Growth) -> list[int]:
     return [g for g, slots in held.items() if growth.slot in slots and slots[growth.slot] < now]
 
 
-def _stale_finding(view: RankView, growth: Growth, graphs: list[int]) -> Finding:
+def _stale_finding(worker: Worker, growth: Growth, graphs: list[int]) -> Finding:
     lock = "locked" if growth.locked else "not locked"
     return Finding(
         code="WS301",
@@ -67,9 +67,9 @@ def _stale_finding(view: RankView, growth: Growth, graphs: list[int]) -> Finding
             f"was replaced by one of {human(growth.after)} in {growth.phase} ({lock})"
         ),
         advice="Reserve the worst case before capture: wstrace reserve TRACE -o reserve.yaml.",
-        **view.where(growth.site),
+        **worker.where(growth.site),
         slot=growth.slot,
-        ranks=(view.ranks,),
+        ranks=(worker.ranks,),
         serving_bytes=growth.after,
         arena_bytes=growth.before,
         phase=growth.phase,
@@ -77,8 +77,8 @@ def _stale_finding(view: RankView, growth: Growth, graphs: list[int]) -> Finding
     )
 
 
-def _views(view: RankView) -> Iterator[Finding]:
-    for stale in view.views:
+def _views(worker: Worker) -> Iterator[Finding]:
+    for stale in worker.views:
         what = (
             "pins the old arena" if stale.why == "growth" else "is kept after the next request"
         )
@@ -87,16 +87,16 @@ def _views(view: RankView) -> Iterator[Finding]:
             severity="warning",
             detail=f"a view of {human(stale.bytes)} {what}",
             advice="Take the view anew in every step; do not keep it on the layer.",
-            **view.where(stale.site),
+            **worker.where(stale.site),
             slot=stale.slot,
-            ranks=(view.ranks,),
+            ranks=(worker.ranks,),
             phase=stale.phase,
         )
 
 
-def _in_capture(view: RankView) -> Iterator[Finding]:
+def _in_capture(worker: Worker) -> Iterator[Finding]:
     """WS303; the graphs of the memory estimate are thrown away and never serve."""
-    for growth in view.growths:
+    for growth in worker.growths:
         if growth.capturing and growth.phase != "graph-estimate":
             yield Finding(
                 code="WS303",
@@ -104,24 +104,24 @@ def _in_capture(view: RankView) -> Iterator[Finding]:
                 detail=f"grew to {human(growth.after)} while capturing: the arena lies in the "
                 "graph's private pool",
                 advice="Reserve the worst case before capture: wstrace reserve TRACE.",
-                **view.where(growth.site),
+                **worker.where(growth.site),
                 slot=growth.slot,
-                ranks=(view.ranks,),
+                ranks=(worker.ranks,),
                 arena_bytes=growth.after,
                 phase=growth.phase,
                 step=growth.step,
             )
 
 
-def _streams(view: RankView) -> Iterator[Finding]:
+def _streams(worker: Worker) -> Iterator[Finding]:
     """WS304: two streams asked in one slot within one real step.
 
     Warm-up and capture switch streams in turn (a graph is captured on a stream of its own),
     and a step index covers many of their runs.
     """
-    seen: dict[tuple[Slot, int], Ask] = {}
+    seen: dict[tuple[Slot, int], Request] = {}
     told: set[Slot] = set()
-    for (key, slot), use in view.sites.items():
+    for (key, slot), use in worker.sites.items():
         for ask in use.asks:
             if ask.step is None or ask.step.kind != "real" or ask.capturing or slot in told:
                 continue
@@ -137,7 +137,7 @@ def _streams(view: RankView) -> Iterator[Finding]:
                     function=key.function,
                     caller=use.caller,
                     slot=slot,
-                    ranks=(view.ranks,),
+                    ranks=(worker.ranks,),
                     serving_bytes=ask.bytes,
                     phase=ask.phase,
                     step=ask.step,

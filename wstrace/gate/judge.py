@@ -18,7 +18,7 @@ from wstrace.gate.limits import Limits, Violation, missing_ranks, unmatched, vio
 from wstrace.gate.place import Place, place_of, size_of
 from wstrace.gate.selection import Selection
 from wstrace.runs.exercised import Minimum, Reach, reach_of, served, shortfalls
-from wstrace.runs.run import Session, Verdict
+from wstrace.runs.run import Run, Verdict
 
 Status = Literal["new", "grown", "expired", "accepted", "ignored"]
 FAILING: Final[frozenset[Status]] = frozenset(("new", "grown", "expired"))
@@ -60,7 +60,7 @@ class Judged:
 class RunJudgement:
     """One run: its findings as judged, limits not kept, why it is inconclusive, its reach."""
 
-    session: Session
+    session: Run
     findings: tuple[Judged, ...]
     violations: tuple[Violation, ...]
     reasons: tuple[str, ...]
@@ -107,7 +107,7 @@ class Judgement:
         return sorted(pairs, key=lambda pair: not pair[1].fails)
 
 
-def judge(sessions: Sequence[Session], policy: Policy, today: date) -> Judgement:
+def judge(sessions: Sequence[Run], policy: Policy, today: date) -> Judgement:
     """Judge some runs (at least one) by a policy; `today` decides on expiry."""
     runs = tuple(_judge_run(session, policy, today) for session in sessions)
     fixed, unseen = _gone(runs, policy.baseline)
@@ -116,7 +116,7 @@ def judge(sessions: Sequence[Session], policy: Policy, today: date) -> Judgement
     return Judgement(runs, fixed, unseen, tuple(dict.fromkeys(notes)))
 
 
-def _ended(session: Session) -> list[str]:
+def _ended(session: Run) -> list[str]:
     """A command that failed is worth a remark, whatever the trace shows."""
     meta = session.trace.meta
     if meta is None or meta.exit_code in (None, 0, *STOPPED):
@@ -124,7 +124,7 @@ def _ended(session: Session) -> list[str]:
     return [f"the command of run {meta.run} ended with exit code {meta.exit_code}"]
 
 
-def _judge_run(session: Session, policy: Policy, today: date) -> RunJudgement:
+def _judge_run(session: Run, policy: Policy, today: date) -> RunJudgement:
     reach = reach_of(session)
     return RunJudgement(
         session=session,

@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 from wstrace.gate.place import Place, slot_kind
-from wstrace.runs.run import Session, SiteSummary
-from wstrace.runs.worker import RankView
+from wstrace.runs.run import Run, RunSite
+from wstrace.runs.worker import Worker
 from wstrace.trace.records import Slot
 from wstrace.units import exact, human
 
@@ -48,30 +48,30 @@ class Violation:
         return Place(self.rule, self.site, slot_kind(self.slot))
 
 
-def violations(session: Session, limits: Limits) -> list[Violation]:
+def violations(run: Run, limits: Limits) -> list[Violation]:
     """Every limit that the run does not keep."""
     return [
-        *_arenas(session, limits.arena),
-        *_requests(session, limits.sites),
-        *_grades(session, limits.require),
+        *_arenas(run, limits.arena),
+        *_requests(run, limits.sites),
+        *_grades(run, limits.require),
     ]
 
 
-def model_of(session: Session) -> str:
+def model_of(run: Run) -> str:
     """The model's base name, as the workers' config has it; empty where unknown."""
-    return next((str(m) for v in session.ranks if (m := v.limits.get("model"))), "")
+    return next((str(m) for v in run.workers if (m := v.limits.get("model"))), "")
 
 
 def _first(globs: dict[str, int], name: str) -> tuple[str, int] | None:
     return next(((g, size) for g, size in globs.items() if fnmatchcase(name, g)), None)
 
 
-def _arenas(session: Session, globs: dict[str, int]) -> Iterator[Violation]:
-    found = _first(globs, model_of(session))
+def _arenas(run: Run, globs: dict[str, int]) -> Iterator[Violation]:
+    found = _first(globs, model_of(run))
     if found is None:
         return
     glob, limit = found
-    for slot, size in sorted(largest_arenas(session.ranks).items()):
+    for slot, size in sorted(largest_arenas(run.workers).items()):
         if size > limit:
             yield Violation(
                 "limit/arena",
@@ -82,18 +82,18 @@ def _arenas(session: Session, globs: dict[str, int]) -> Iterator[Violation]:
             )
 
 
-def largest_arenas(ranks: list[RankView]) -> dict[Slot, int]:
+def largest_arenas(ranks: list[Worker]) -> dict[Slot, int]:
     """Bytes of each slot's arena: its largest over the run and the ranks."""
     sizes: dict[Slot, int] = {}
-    for view in ranks:
-        for slot in view.slots():
-            size = max(view.arena(slot), view.arena_now(slot))
+    for worker in ranks:
+        for slot in worker.slots():
+            size = max(worker.arena(slot), worker.arena_now(slot))
             sizes[slot] = max(size, sizes.get(slot, 0))
     return sizes
 
 
-def _requests(session: Session, globs: dict[str, int]) -> Iterator[Violation]:
-    for site, summaries in _by_site(session):
+def _requests(run: Run, globs: dict[str, int]) -> Iterator[Violation]:
+    for site, summaries in _by_site(run):
         found = _first(globs, site)
         size = max(max(s.warmup_bytes, s.serving_bytes) for s in summaries)
         if found is not None and size > found[1]:
@@ -102,34 +102,34 @@ def _requests(session: Session, globs: dict[str, int]) -> Iterator[Violation]:
             yield Violation("limit/site", detail, site, None, size, limit)
 
 
-def _grades(session: Session, require: Grade | None) -> Iterator[Violation]:
+def _grades(run: Run, require: Grade | None) -> Iterator[Violation]:
     if require is None:
         return
-    for site, summaries in _by_site(session):
+    for site, summaries in _by_site(run):
         bound = max((s.bound for s in summaries), key=lambda b: GRADES[b.grade])
         if GRADES[bound.grade] > GRADES[require]:
             detail = f"its bound ({human(bound.bytes)}) is {bound.grade}, {require} required"
             yield Violation("limit/grade", detail, site, None, bound.bytes)
 
 
-def _by_site(session: Session) -> list[tuple[str, list[SiteSummary]]]:
+def _by_site(run: Run) -> list[tuple[str, list[RunSite]]]:
     """The summaries of each site, all slots together."""
-    grouped: dict[str, list[SiteSummary]] = {}
-    for summary in session.sites:
+    grouped: dict[str, list[RunSite]] = {}
+    for summary in run.sites:
         grouped.setdefault(str(summary.key), []).append(summary)
     return list(grouped.items())
 
 
-def missing_ranks(session: Session, limits: Limits) -> list[str]:
+def missing_ranks(run: Run, limits: Limits) -> list[str]:
     """A reason to be inconclusive where fewer workers than required left a trace."""
-    if limits.ranks is None or len(session.ranks) >= limits.ranks:
+    if limits.ranks is None or len(run.workers) >= limits.ranks:
         return []
-    return [f"{len(session.ranks)} ranks left a trace, {limits.ranks} required"]
+    return [f"{len(run.workers)} ranks left a trace, {limits.ranks} required"]
 
 
-def unmatched(sessions: list[Session], limits: Limits) -> list[str]:
+def unmatched(runs: list[Run], limits: Limits) -> list[str]:
     """Site globs that no site of any run matches: most likely a typing mistake."""
-    names = {str(summary.key) for session in sessions for summary in session.sites}
+    names = {str(summary.key) for run in runs for summary in run.sites}
     return [
         f"the limit for {glob!r} matches no site of this run"
         for glob in limits.sites

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from wstrace.runs.run import Session, analyse
+from wstrace.runs.run import Run, analyse
 from wstrace.trace.reader import Progress, Trace, load
 
 
@@ -15,7 +15,7 @@ def load_runs(
     *,
     allow_unlocked: bool = False,
     progress: Progress | None = None,
-) -> list[Session]:
+) -> list[Run]:
     """The sessions of some trace folders or files, one a run, in the order given.
 
     Raises WstraceError (exit 2) as `wstrace.trace.reader.load` does.

@@ -11,65 +11,61 @@ from wstrace.planning.earlier import Earlier, applied_config
 from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, p99, plan
 from wstrace.reserve.schema import LIMIT_NAMES, NotCovered
 from wstrace.runs.accounting import window_of
-from wstrace.runs.run import Session, SiteSummary
-from wstrace.runs.worker import RankView
+from wstrace.runs.run import Run, RunSite
+from wstrace.runs.worker import Worker
 from wstrace.trace.records import Memory, Slot
 
 _NOT_ARENA: Final = frozenset(("WS105", "WS106"))
 
 
-def plan_session(
-    session: Session, wishes: Wishes, earlier: Sequence[Earlier] = ()
-) -> ReservePlan:
+def plan_run(run: Run, wishes: Wishes, earlier: Sequence[Earlier] = ()) -> ReservePlan:
     """The reserve that a run calls for, which keeps the sites of the reserve that the run had
     and of `earlier` ones. Numbers of `wishes.limits` that the trace lacks complete the bounds;
     the others are what-ifs.
 
     Raises WstraceError where the trace has no worker or no request, and as `plan` does.
     """
-    if not session.ranks:
+    if not run.workers:
         raise WstraceError(
             "The trace has no worker, so there is nothing to reserve for.",
             "Run `wstrace doctor`: the plugin may not load in vLLM's processes.",
         )
-    given = _complete(session.ranks, wishes.limits or {})
-    sites = site_bounds(session.sites)
-    covered = [*behind_the_end(session), *not_covered(session)]
-    kept = [*applied(session), *earlier]
+    given = _complete(run.workers, wishes.limits or {})
+    sites = site_bounds(run.sites)
+    covered = [*behind_the_end(run), *not_covered(run)]
+    kept = [*applied(run), *earlier]
     if not sites and not covered and not any(old.config.sites for old in kept):
         raise WstraceError(
             "The trace has no workspace request, so there is nothing to reserve.",
             "Record a run that serves requests, long ones above all.",
         )
-    return plan(sites, engine_of(session.ranks, given), wishes, covered, kept)
+    return plan(sites, engine_of(run.workers, given), wishes, covered, kept)
 
 
 def plan_sessions(
-    sessions: Sequence[Session], wishes: Wishes, earlier: Sequence[Earlier] = ()
+    runs: Sequence[Run], wishes: Wishes, earlier: Sequence[Earlier] = ()
 ) -> ReservePlan:
     """One reserve for several runs of one engine, under the first run's limits.
 
-    Raises WstraceError where a run is another engine's, and as `plan_session` does.
+    Raises WstraceError where a run is another engine's, and as `plan_run` does.
     """
-    first, *others = sessions
+    first, *others = runs
     limits = Wishes(limits=wishes.limits)
-    made = [
-        Earlier(str(other.trace.path), plan_session(other, limits).config) for other in others
-    ]
-    return plan_session(first, wishes, [*made, *earlier])
+    made = [Earlier(str(other.trace.path), plan_run(other, limits).config) for other in others]
+    return plan_run(first, wishes, [*made, *earlier])
 
 
-def applied(session: Session) -> list[Earlier]:
+def applied(run: Run) -> list[Earlier]:
     """The reserve configs that the run's workers had applied, each once."""
-    events = [event for view in session.ranks for event in view.reserves if event.config]
+    events = [event for worker in run.workers for event in worker.reserves if event.config]
     texts = {event.config: event for event in events if event.event != "refused"}
     decoded = [(event, applied_config(text)) for text, event in texts.items()]
     return [Earlier(event.path or "a reserve", config) for event, config in decoded if config]
 
 
-def behind_the_end(session: Session) -> list[NotCovered]:
+def behind_the_end(run: Run) -> list[NotCovered]:
     """A refusal that the engine did not survive hides every site that comes after it."""
-    fatal = [f for view in session.ranks for f in view.failures if not f.survived]
+    fatal = [f for worker in run.workers for f in worker.failures if not f.survived]
     if not fatal:
         return []
     steps = [failure.step.index for failure in fatal if failure.step is not None]
@@ -84,25 +80,25 @@ def behind_the_end(session: Session) -> list[NotCovered]:
     ]
 
 
-def _complete(ranks: Sequence[RankView], limits: Mapping[str, int]) -> dict[str, int]:
+def _complete(ranks: Sequence[Worker], limits: Mapping[str, int]) -> dict[str, int]:
     """Give the ranks the numbers that their config lacks, before any bound is made."""
-    recorded = set().union(*(view.limits.keys() for view in ranks))
+    recorded = set().union(*(worker.limits.keys() for worker in ranks))
     known = LIMIT_NAMES.union(*(site.vocabulary for site in known_sites()))
     given = {n: v for n, v in limits.items() if n not in recorded and n in known}
-    for view in ranks:
-        view.limits.update(given)
+    for worker in ranks:
+        worker.limits.update(given)
     return given
 
 
-def site_bounds(summaries: Sequence[SiteSummary]) -> list[SiteBound]:
+def site_bounds(summaries: Sequence[RunSite]) -> list[SiteBound]:
     """One SiteBound a site: the largest bound and request over its slots and ranks."""
-    grouped: dict[str, list[SiteSummary]] = {}
+    grouped: dict[str, list[RunSite]] = {}
     for summary in summaries:
         grouped.setdefault(str(summary.key), []).append(summary)
     return [_site_bound(group) for group in grouped.values()]
 
 
-def _site_bound(group: Sequence[SiteSummary]) -> SiteBound:
+def _site_bound(group: Sequence[RunSite]) -> SiteBound:
     worst = max(group, key=lambda s: s.bound.bytes or 0)
     asks = [ask for summary in group for _, use in summary.uses for ask in use.asks]
     return SiteBound(
@@ -115,17 +111,17 @@ def _site_bound(group: Sequence[SiteSummary]) -> SiteBound:
     )
 
 
-def engine_of(ranks: Sequence[RankView], given: Mapping[str, int]) -> Engine:
+def engine_of(ranks: Sequence[Worker], given: Mapping[str, int]) -> Engine:
     """The engine of these ranks; memory and counted bytes of the rank that has least."""
     recorded = {name: value for name, value in ranks[0].limits.items() if name not in given}
-    slots = {slot for view in ranks for slot in view.slots()} or {Slot()}
+    slots = {slot for worker in ranks for slot in worker.slots()} or {Slot()}
     return Engine(
         limits={name: value for name, value in recorded.items() if value is not None},
         given=given,
         slots=tuple(sorted(slots)),
-        memory=_scarcest([view.memory for view in ranks]),
-        counted={slot: min(_counted(view, slot) for view in ranks) for slot in slots},
-        pinned=max(_pinned(view) for view in ranks),
+        memory=_scarcest([worker.memory for worker in ranks]),
+        counted={slot: min(_counted(worker, slot) for worker in ranks) for slot in slots},
+        pinned=max(_pinned(worker) for worker in ranks),
     )
 
 
@@ -136,21 +132,21 @@ def _scarcest(memories: Sequence[Memory]) -> Memory | None:
     return next((m for m in memories if m != Memory()), None)
 
 
-def _counted(view: RankView, slot: Slot) -> int:
+def _counted(worker: Worker, slot: Slot) -> int:
     """Arena bytes that profiling saw without a reserve: those of growths in its window."""
-    grown = [g for g in view.growths if g.slot == slot and not g.reserve]
-    return max((g.after for g in grown if window_of(view, g) == "counted"), default=0)
+    grown = [g for g in worker.growths if g.slot == slot and not g.reserve]
+    return max((g.after for g in grown if window_of(worker, g) == "counted"), default=0)
 
 
-def _pinned(view: RankView) -> int:
+def _pinned(worker: Worker) -> int:
     """Old arenas that views keep alive when a reserve replaces them."""
-    return sum(v.bytes for v in view.views if v.why == "growth" and v.phase != "serving")
+    return sum(v.bytes for v in worker.views if v.why == "growth" and v.phase != "serving")
 
 
-def not_covered(session: Session) -> list[NotCovered]:
+def not_covered(run: Run) -> list[NotCovered]:
     """Failures that bytes in an arena do not cure."""
     return [
         NotCovered(site=f"{f.file}:{f.function}", why=f.detail, what_helps=f.advice)
-        for f in session.findings
+        for f in run.findings
         if f.code in _NOT_ARENA
     ]

@@ -36,7 +36,7 @@ from wstrace.reserve.schema import (
     layout,
     model_digest,
 )
-from wstrace.trace.records import Ask, Limit
+from wstrace.trace.records import Limit, Request
 from wstrace.units import parse_bytes
 
 __all__ = [
@@ -207,7 +207,7 @@ def _distinct(items: Sequence[NotCovered]) -> list[NotCovered]:
     return list({(item.site, item.why): item for item in items}.values())
 
 
-def p99(asks: Sequence[Ask]) -> int | None:
+def p99(asks: Sequence[Request]) -> int | None:
     """The size that 99 % of the different sizes stay within (a trace counts no call alone)."""
     sizes = sorted({ask.bytes for ask in asks})
     return sizes[max(0, -(-len(sizes) * 99 // 100) - 1)] if sizes else None

@@ -25,7 +25,7 @@ from wstrace.recorder.state.kv_memory import read_sizing
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state.config_limits import read_limits, read_ranks
 from wstrace.reserve.schema import model_digest
-from wstrace.trace.records import End, Ranks, Worker
+from wstrace.trace.records import End, Ranks, WorkerInit
 from wstrace.vllm import methods
 
 WORKER_MODULE = "vllm.v1.worker.worker_base"
@@ -140,7 +140,7 @@ def _after_init_device(live: Live, wrapper: Any) -> None:
     when_imported(SCRATCH_MODULE, functools.partial(_hook_scratch, live))
     ranks, world = _ranks(live, worker)
     live.write_worker(
-        Worker(
+        WorkerInit(
             ranks=ranks,
             world=world,
             limits=live.limits,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wstrace.errors import WstraceError
-from wstrace.runs.run import Session
+from wstrace.runs.run import Run
 
-Reporter = Callable[[Sequence[Session]], str]
+Reporter = Callable[[Sequence[Run]], str]
 EXTENSIONS = {
     ".html": "html",
     ".htm": "html",
@@ -44,10 +44,10 @@ def reporter(name: str) -> Reporter:
         from wstrace.report.html import render
 
         return render
-    return lambda sessions: _single(name)(sessions[0])
+    return lambda runs: _single(name)(runs[0])
 
 
-def _single(name: str) -> Callable[[Session], str]:
+def _single(name: str) -> Callable[[Run], str]:
     if name == "json":
         from wstrace.report.json import render_json
 
@@ -61,8 +61,8 @@ def _single(name: str) -> Callable[[Session], str]:
     return render_text
 
 
-def write_report(sessions: Sequence[Session], target: Path, wanted: str | None = None) -> None:
+def write_report(runs: Sequence[Run], target: Path, wanted: str | None = None) -> None:
     """Render and write a report, whole or not at all."""
     from wstrace.files import write_output
 
-    write_output(reporter(format_of(target, wanted))(sessions), target)
+    write_output(reporter(format_of(target, wanted))(runs), target)

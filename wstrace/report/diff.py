@@ -11,7 +11,7 @@ from rich.table import Table
 
 from wstrace.report.finding_text import slot_text
 from wstrace.runs.compare import compare
-from wstrace.runs.run import Session, SiteSummary
+from wstrace.runs.run import Run, RunSite
 from wstrace.units import human
 
 
@@ -27,7 +27,7 @@ class Row:
     arena: int | None
 
 
-def phase_rows(session: Session) -> list[Row]:
+def phase_rows(run: Run) -> list[Row]:
     """Warm-up (before) against the time from the lock on (after)."""
     return [
         Row(
@@ -38,11 +38,11 @@ def phase_rows(session: Session) -> list[Row]:
             _verdict(site),
             site.arena_bytes,
         )
-        for site in session.sites
+        for site in run.sites
     ]
 
 
-def _verdict(site: SiteSummary) -> str:
+def _verdict(site: RunSite) -> str:
     if site.serving_bytes > site.arena_bytes:
         return "escaped"
     if site.serving_bytes > site.warmup_bytes:
@@ -50,7 +50,7 @@ def _verdict(site: SiteSummary) -> str:
     return "warmed"
 
 
-def run_rows(a: Session, b: Session) -> list[Row]:
+def run_rows(a: Run, b: Run) -> list[Row]:
     """Run A (before) against run B (after)."""
     return [
         Row(

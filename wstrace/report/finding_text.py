@@ -5,7 +5,7 @@ from __future__ import annotations
 from wstrace.findings.finding import Finding
 from wstrace.report.safe import clean
 from wstrace.report.verdict import why
-from wstrace.trace.records import Ranks, Request, Slot, Step
+from wstrace.trace.records import Ranks, ScheduledRequest, Slot, Step
 from wstrace.units import exact, human, plural
 
 MAX_LINE = 600
@@ -39,7 +39,7 @@ def step_text(step: Step | None) -> str:
     )
 
 
-def _request_text(request: Request) -> str:
+def _request_text(request: ScheduledRequest) -> str:
     return f"{request.computed} computed + {request.scheduled} scheduled"
 
 

@@ -8,32 +8,32 @@ from typing import Any
 from wstrace.report.finding_json import bound_json, finding_json, ranks_json, slot_json
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting
-from wstrace.runs.run import Session, SiteSummary
-from wstrace.runs.worker import RankView
+from wstrace.runs.run import Run, RunSite
+from wstrace.runs.worker import Worker
 
 VERSION = 1
 
 
-def render_json(session: Session) -> str:
+def render_json(run: Run) -> str:
     """`{"version": 1, "verdict", "sentence", "findings", "sites", "run", "notes"}`."""
-    return json.dumps(session_json(session), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(session_json(run), indent=2, ensure_ascii=False) + "\n"
 
 
-def session_json(session: Session) -> dict[str, Any]:
+def session_json(run: Run) -> dict[str, Any]:
     """A session as plain data; sizes in bytes, unknown numbers null."""
     return {
         "version": VERSION,
-        "verdict": session.verdict(),
-        "sentence": sentence(session),
-        "findings": [finding_json(f) for f in session.findings],
-        "inconclusive": session.inconclusive,
-        "sites": [site_json(site) for site in session.sites],
-        "run": _run(session),
-        "notes": session.notes,
+        "verdict": run.verdict(),
+        "sentence": sentence(run),
+        "findings": [finding_json(f) for f in run.findings],
+        "inconclusive": run.inconclusive,
+        "sites": [site_json(site) for site in run.sites],
+        "run": _run(run),
+        "notes": run.notes,
     }
 
 
-def site_json(site: SiteSummary) -> dict[str, Any]:
+def site_json(site: RunSite) -> dict[str, Any]:
     """One site in one slot over all ranks."""
     worst = site.worst
     provenance = worst.provenance if worst else None
@@ -54,37 +54,37 @@ def site_json(site: SiteSummary) -> dict[str, Any]:
     }
 
 
-def _kv_sizing(view: RankView) -> dict[str, Any]:
+def _kv_sizing(worker: Worker) -> dict[str, Any]:
     """Bytes that the arenas gained, by what KV sizing made of them."""
-    of = accounting(view)
+    of = accounting(worker)
     return {
         "counted": of.counted,
         "not_counted": of.not_counted,
         "unknown": of.unknown,
-        "available_kv_bytes": view.memory.available_kv_bytes,
-        "fixed_by": view.memory.fixed_kv,
+        "available_kv_bytes": worker.memory.available_kv_bytes,
+        "fixed_by": worker.memory.fixed_kv,
     }
 
 
-def _run(session: Session) -> dict[str, Any]:
-    meta = session.trace.meta
+def _run(run: Run) -> dict[str, Any]:
+    meta = run.trace.meta
     workers = [
         {
-            "ranks": ranks_json([view.ranks])[0],
-            "vllm": view.header.vllm,
-            "torch": view.header.torch,
-            "runner": view.worker.runner,
+            "ranks": ranks_json([worker.ranks])[0],
+            "vllm": worker.header.vllm,
+            "torch": worker.header.torch,
+            "runner": worker.init.runner,
             "locked": [
                 {"slot": slot_json(slot), "bytes": size}
-                for slot, size in view.locked_sizes.items()
+                for slot, size in worker.locked_sizes.items()
             ],
-            "kv_sizing": _kv_sizing(view),
-            "limits": view.limits,
+            "kv_sizing": _kv_sizing(worker),
+            "limits": worker.limits,
         }
-        for view in session.ranks
+        for worker in run.workers
     ]
     return {
-        "id": session.trace.run,
+        "id": run.trace.run,
         "command": meta.command if meta else None,
         "exit_code": meta.exit_code if meta else None,
         "workers": workers,

@@ -9,7 +9,7 @@ from wstrace.report.finding_text import evidence, sizes
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
-from wstrace.runs.run import Session
+from wstrace.runs.run import Run
 from wstrace.units import exact, human, plural
 
 MAX_LINES = 60
@@ -31,13 +31,13 @@ SHOWN_LIMITS = (
 )
 
 
-def render_markdown(session: Session) -> str:
+def render_markdown(run: Run) -> str:
     """One issue's worth of text: verdict, versions, sites, evidence, how to reproduce."""
-    head = f"### {escape(sentence(session))}"
-    lines = [head, "", *_environment(session), "", *_sites(session)]
-    for finding in [f for f in session.findings if f.severity != "note"][:MAX_FINDINGS]:
+    head = f"### {escape(sentence(run))}"
+    lines = [head, "", *_environment(run), "", *_sites(run)]
+    for finding in [f for f in run.findings if f.severity != "note"][:MAX_FINDINGS]:
         lines += ["", *_finding(finding)]
-    lines += ["", *_reproduce(session)]
+    lines += ["", *_reproduce(run)]
     return "\n".join(lines[:MAX_LINES]) + "\n"
 
 
@@ -53,34 +53,34 @@ def _code(text: str) -> str:
     return "`" + clean(" ".join(text.replace("`", "'").split()), 500) + "`"
 
 
-def _environment(session: Session) -> list[str]:
-    if not session.ranks:
+def _environment(run: Run) -> list[str]:
+    if not run.workers:
         return ["No worker left a trace."]
-    first = session.ranks[0]
+    first = run.workers[0]
     limits = ", ".join(
         f"{name}={first.limits[name]}" for name in SHOWN_LIMITS if name in first.limits
     )
     locked = ", ".join(
-        sorted({exact(s) for view in session.ranks for s in view.locked_sizes.values()})
+        sorted({exact(s) for worker in run.workers for s in worker.locked_sizes.values()})
     )
-    arenas = accounting_line(session.ranks)
+    arenas = accounting_line(run.workers)
     return [
         f"- vLLM {first.header.vllm}, torch {first.header.torch}, "
         f"Python {first.header.python}, wstrace {first.header.wstrace}",
         f"- model {_code(str(first.limits.get('model')))}, "
-        f"{plural(len(session.ranks), 'rank')}, runner {_code(first.worker.runner)}",
+        f"{plural(len(run.workers), 'rank')}, runner {_code(first.init.runner)}",
         f"- {_code(limits)}",
         f"- locked at {locked}" if locked else "- never locked",
         *([f"- {escape(arenas)}"] if arenas else []),
     ]
 
 
-def _sites(session: Session) -> list[str]:
+def _sites(run: Run) -> list[str]:
     rows = [
         "| site | warm-up | serving | arena | can need | grade |",
         "|---|---:|---:|---:|---:|---|",
     ]
-    for site in session.sites[:MAX_SITES]:
+    for site in run.sites[:MAX_SITES]:
         cells = (
             _code(site.caller or str(site.key)),
             human(site.warmup_bytes),
@@ -101,11 +101,11 @@ def _finding(finding: Finding) -> list[str]:
     return [head, *([f"- {numbers}"] if numbers else []), *facts]
 
 
-def _reproduce(session: Session) -> list[str]:
-    if session.trace.meta is None:
+def _reproduce(run: Run) -> list[str]:
+    if run.trace.meta is None:
         return []
-    lines = [f"wstrace run -- {shlex.join(session.trace.meta.command)}"]
-    worst = next((f.step for f in session.findings if f.step and f.step.requests), None)
+    lines = [f"wstrace run -- {shlex.join(run.trace.meta.command)}"]
+    worst = next((f.step for f in run.findings if f.step and f.step.requests), None)
     if worst is not None:
         longest = max(r.computed + r.scheduled for r in worst.requests)
         lines.append(f"# then a prompt of at least {longest} tokens")

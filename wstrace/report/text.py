@@ -14,7 +14,7 @@ from wstrace.report.finding_text import evidence, slot_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
-from wstrace.runs.run import Session, SiteSummary
+from wstrace.runs.run import Run, RunSite
 from wstrace.units import human, plural
 
 MAX_FINDINGS = 6
@@ -23,44 +23,44 @@ NARROW = 78
 STYLES = {"error": "bold red", "warning": "yellow", "inconclusive": "magenta", "note": "dim"}
 
 
-def render(session: Session, console: Console) -> None:
+def render(run: Run, console: Console) -> None:
     """Print the report on `console`; rich decides on colour (NO_COLOR, a pipe)."""
-    console.print(Text(sentence(session), style="bold"))
-    console.print(Text(" · ".join(facts(session)), style="dim"))
-    if line := accounting_line(session.ranks):
+    console.print(Text(sentence(run), style="bold"))
+    console.print(Text(" · ".join(facts(run)), style="dim"))
+    if line := accounting_line(run.workers):
         console.print(Text(line, style="dim"))
-    console.print(sites_table(session, narrow=console.width < NARROW))
-    for finding in session.findings[:MAX_FINDINGS]:
+    console.print(sites_table(run, narrow=console.width < NARROW))
+    for finding in run.findings[:MAX_FINDINGS]:
         console.print(finding_block(finding))
-    left = len(session.findings) - MAX_FINDINGS
+    left = len(run.findings) - MAX_FINDINGS
     if left > 0:
         console.print(Text(f"{left} more findings: --format json", style="dim"))
-    for note in [*session.inconclusive, *session.notes]:
+    for note in [*run.inconclusive, *run.notes]:
         console.print(Text(f"note: {note}", style="dim"))
 
 
-def render_text(session: Session, width: int = 100) -> str:
+def render_text(run: Run, width: int = 100) -> str:
     """The report as plain text of a given width (golden files, pasting)."""
     out = StringIO()
-    render(session, Console(file=out, width=width, no_color=True, highlight=False))
+    render(run, Console(file=out, width=width, no_color=True, highlight=False))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def facts(session: Session) -> list[str]:
+def facts(run: Run) -> list[str]:
     """Versions, ranks, lock and arena: the line below the verdict."""
-    if not session.ranks:
-        return [f"run {session.trace.run or '-'}", "no worker"]
-    first = session.ranks[0]
-    sizes = sorted({size for view in session.ranks for size in view.locked_sizes.values()})
+    if not run.workers:
+        return [f"run {run.trace.run or '-'}", "no worker"]
+    first = run.workers[0]
+    sizes = sorted({size for worker in run.workers for size in worker.locked_sizes.values()})
     locked = "locked at " + ", ".join(human(s) for s in sizes) if sizes else "never locked"
-    steps = max((v.counts.steps_real for v in session.ranks if v.counts), default=0)
-    ranks = plural(len(session.ranks), "rank")
+    steps = max((v.counts.steps_real for v in run.workers if v.counts), default=0)
+    ranks = plural(len(run.workers), "rank")
     model = clean(str(first.limits.get("model") or "model?"))
     real = plural(steps, "real step")
     return [f"vLLM {first.header.vllm}", model, ranks, locked, real]
 
 
-def sites_table(session: Session, *, narrow: bool = False) -> RenderableType:
+def sites_table(run: Run, *, narrow: bool = False) -> RenderableType:
     """Warm-up against serving, a row a site; the bound with its grade.
 
     A narrow terminal keeps the site, what serving asked, and the arena.
@@ -72,20 +72,20 @@ def sites_table(session: Session, *, narrow: bool = False) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     if not narrow:
         table.add_column("grade", no_wrap=True)
-    codes = {(f.file, f.function, f.slot): f for f in reversed(session.findings) if f.file}
-    for site in session.sites[:MAX_SITES]:
+    codes = {(f.file, f.function, f.slot): f for f in reversed(run.findings) if f.file}
+    for site in run.sites[:MAX_SITES]:
         finding = codes.get((site.key.file, site.key.function, site.slot))
         style = STYLES.get(finding.severity, "") if finding and finding.code < "WS2" else ""
         cells = _cells(site)
         table.add_row(*((cells[0], cells[2], cells[3]) if narrow else cells), style=style)
-    left = len(session.sites) - MAX_SITES
+    left = len(run.sites) - MAX_SITES
     parts: list[RenderableType] = [Padding(table, (1, 0, 1, 0))]
     if left > 0:
         parts.append(Text(f"{left} smaller sites left out: --format json", style="dim"))
     return Group(*parts)
 
 
-def _cells(site: SiteSummary) -> tuple[str, str, str, str, str, str]:
+def _cells(site: RunSite) -> tuple[str, str, str, str, str, str]:
     where = slot_text(site.slot)
     name = clean(site.caller or str(site.key))
     return (

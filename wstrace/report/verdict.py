@@ -7,38 +7,38 @@ from pathlib import Path
 from wstrace.bounds.bound import Bound
 from wstrace.findings.finding import Finding
 from wstrace.report.safe import clean
-from wstrace.runs.run import Session
+from wstrace.runs.run import Run
 from wstrace.units import exact, human, plural
 
 MAX_LINES = 12
 WIDTH = 100
 
 
-def sentence(session: Session) -> str:
+def sentence(run: Run) -> str:
     """The verdict in one sentence; vLLM's own caller string first, people search for it."""
-    worst = next((f for f in session.findings if f.severity == "error"), None)
+    worst = next((f for f in run.findings if f.severity == "error"), None)
     if worst is not None:
         caller = worst.caller or worst.site or "a request"
         joint = ": " if worst.code == "WS301" else " "
         return f"'{clean(caller)}'{joint}{worst.detail} ({worst.code})."
-    if session.inconclusive:
-        return f"Inconclusive: {session.inconclusive[0]}."
-    sites = plural(len(session.sites), "site")
+    if run.inconclusive:
+        return f"Inconclusive: {run.inconclusive[0]}."
+    sites = plural(len(run.sites), "site")
     return f"Clean: {sites}, no request above what warm-up had made room for."
 
 
-def verdict_lines(session: Session, folder: Path) -> list[str]:
+def verdict_lines(run: Run, folder: Path) -> list[str]:
     """At most 12 lines for a terminal: the verdict, the worst findings, what to type next."""
-    errors = [f for f in session.findings if f.severity == "error"]
-    lines = ["", f"wstrace: {sentence(session)}"]
+    errors = [f for f in run.findings if f.severity == "error"]
+    lines = ["", f"wstrace: {sentence(run)}"]
     if errors:
         lines += _explain(errors[0])
         lines += [_row(f) for f in errors[1:4]]
         if len(errors) > 4:
             lines.append(f"  and {len(errors) - 4} more.")
-    elif session.inconclusive[1:]:
-        lines += [f"  also: {reason}" for reason in session.inconclusive[1:3]]
-    lines += _next(session, folder, bool(errors))
+    elif run.inconclusive[1:]:
+        lines += [f"  also: {reason}" for reason in run.inconclusive[1:3]]
+    lines += _next(run, folder, bool(errors))
     return [line[: WIDTH * 2] for line in lines[:MAX_LINES]]
 
 
@@ -68,7 +68,7 @@ def _row(finding: Finding) -> str:
     return f"  {finding.code} {clean(finding.caller or finding.site)}: {size}, {finding.title}"
 
 
-def _next(session: Session, folder: Path, failed: bool) -> list[str]:
+def _next(run: Run, folder: Path, failed: bool) -> list[str]:
     lines = [f"trace: {folder}"]
     if failed:
         lines.append(f"next:  wstrace reserve {folder} -o reserve.yaml")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from wstrace.runs.worker import RankView
+from wstrace.runs.worker import Worker
 from wstrace.trace.records import Growth
 from wstrace.units import human
 
@@ -40,62 +40,62 @@ class Accounting:
         return f"{human(size)} {window}" + (f" ({why})" if why else "")
 
 
-def window_of(view: RankView, growth: Growth) -> Window:
+def window_of(worker: Worker, growth: Growth) -> Window:
     """As the worker wrote it, except that a KV size that was fixed later counts nothing.
 
     A startup plan fixes it within determine_available_memory, when arenas of init and load
     were written already. In the graph estimate an older trace says "not counted" of all,
     where vLLM counts some of it with the graphs.
     """
-    if view.memory.fixed_kv:
+    if worker.memory.fixed_kv:
         return "not counted"
-    if growth.phase == "graph-estimate" and not view.memory.window:
+    if growth.phase == "graph-estimate" and not worker.memory.window:
         return "unknown"
     return growth.window
 
 
-def windows(view: RankView) -> dict[Window, int]:
+def windows(worker: Worker) -> dict[Window, int]:
     """Bytes that the arenas of a worker gained, by window; no key where there are none."""
     gained: dict[Window, int] = {}
-    for growth in view.growths:
-        window, size = window_of(view, growth), growth.after - growth.before
+    for growth in worker.growths:
+        window, size = window_of(worker, growth), growth.after - growth.before
         gained[window] = gained.get(window, 0) + size
     return gained
 
 
-def accounting(view: RankView) -> Accounting:
+def accounting(worker: Worker) -> Accounting:
     """The accounting of one rank."""
-    gained = windows(view)
+    gained = windows(worker)
     return Accounting(
         counted=gained.get("counted", 0),
         not_counted=gained.get("not counted", 0),
         unknown=gained.get("unknown", 0),
-        why={"not counted": _fixed(view), "unknown": _why_unknown(view)},
+        why={"not counted": _fixed(worker), "unknown": _why_unknown(worker)},
     )
 
 
-def worst(views: Sequence[RankView]) -> Accounting | None:
+def worst(workers: Sequence[Worker]) -> Accounting | None:
     """Of the rank with the most bytes that are not known to be counted."""
-    found = [accounting(view) for view in views]
+    found = [accounting(worker) for worker in workers]
     return max(found, key=lambda a: (a.not_counted + a.unknown, a.counted), default=None)
 
 
-def accounting_line(views: Sequence[RankView]) -> str:
+def accounting_line(workers: Sequence[Worker]) -> str:
     """The line of a report for all ranks; empty where no arena was seen to grow."""
-    of = worst(views)
+    of = worst(workers)
     line = of.line() if of else ""
-    return f"{line} (the worst of {len(views)} ranks)" if line and len(views) > 1 else line
+    return f"{line} (the worst of {len(workers)} ranks)" if line and len(workers) > 1 else line
 
 
-def _fixed(view: RankView) -> str:
-    fixed = view.memory.fixed_kv
+def _fixed(worker: Worker) -> str:
+    fixed = worker.memory.fixed_kv
     return f"the KV size is fixed by {fixed}" if fixed else ""
 
 
-def _why_unknown(view: RankView) -> str:
-    phases = {g.phase for g in view.growths if window_of(view, g) == "unknown"}
+def _why_unknown(worker: Worker) -> str:
+    phases = {g.phase for g in worker.growths if window_of(worker, g) == "unknown"}
     if phases == {"graph-estimate"}:
         return "while vLLM estimated the memory of graphs"
-    if "cpu_model_runner" in view.worker.runner:
+    if "cpu_model_runner" in worker.init.runner:
         return "a CPU worker counts the pages that were touched"
-    return f"what vLLM {view.header.vllm or '?'} counts there is not known"
+    return f"what vLLM {worker.header.vllm or '?'} counts there is not known"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from wstrace.runs.run import Session, SiteSummary
+from wstrace.runs.run import Run, RunSite
 from wstrace.runs.worker import SiteKey
 from wstrace.trace.records import Slot
 
@@ -20,8 +20,8 @@ class SiteChange:
     key: SiteKey
     slot: Slot
     change: Change
-    a: SiteSummary | None
-    b: SiteSummary | None
+    a: RunSite | None
+    b: RunSite | None
 
     @property
     def bytes_a(self) -> int:
@@ -34,11 +34,11 @@ class SiteChange:
         return _largest(self.b)
 
 
-def _largest(site: SiteSummary | None) -> int:
+def _largest(site: RunSite | None) -> int:
     return max(site.warmup_bytes, site.serving_bytes) if site else 0
 
 
-def compare(a: Session, b: Session) -> list[SiteChange]:
+def compare(a: Run, b: Run) -> list[SiteChange]:
     """Every site of either run, what changed first, then by size."""
     rows_a = {(s.key, s.slot): s for s in a.sites}
     rows_b = {(s.key, s.slot): s for s in b.sites}
@@ -56,7 +56,7 @@ def compare(a: Session, b: Session) -> list[SiteChange]:
     )
 
 
-def _change(a: SiteSummary | None, b: SiteSummary | None) -> Change:
+def _change(a: RunSite | None, b: RunSite | None) -> Change:
     if a is None:
         return "appeared"
     if b is None:

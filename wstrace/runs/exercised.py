@@ -8,8 +8,8 @@ from typing import Final
 
 from wstrace.amounts import Amount, parse_amount
 from wstrace.errors import WstraceError
-from wstrace.runs.run import Session, SiteSummary
-from wstrace.runs.worker import RankView
+from wstrace.runs.run import Run, RunSite
+from wstrace.runs.worker import Worker
 
 MEASURES: Final = ("steps", "reqs", "tokens", "computed", "continued", "sites", "share")
 
@@ -70,18 +70,18 @@ class Reach:
         return min(shares, default=None)
 
 
-def reach_of(session: Session) -> Reach:
+def reach_of(run: Run) -> Reach:
     """What the requests of a run reached."""
-    sites = tuple(_site(summary) for summary in session.sites)
+    sites = tuple(_site(summary) for summary in run.sites)
     reached = sum(site.in_serving for site in sites)
     return Reach(
-        (*_scheduled(session.ranks), Measure("sites", "sites reached", reached, len(sites))),
+        (*_scheduled(run.workers), Measure("sites", "sites reached", reached, len(sites))),
         sites,
     )
 
 
-def _scheduled(ranks: list[RankView]) -> list[Measure]:
-    counts = [view.counts for view in ranks if view.counts is not None]
+def _scheduled(ranks: list[Worker]) -> list[Measure]:
+    counts = [worker.counts for worker in ranks if worker.counts is not None]
     last = _limit(ranks, "max_model_len")
     longest = None if last is None else last - 1
     return [
@@ -113,12 +113,12 @@ def _scheduled(ranks: list[RankView]) -> list[Measure]:
     ]
 
 
-def _limit(ranks: list[RankView], name: str) -> int | None:
-    values = [view.limits.get(name) for view in ranks]
+def _limit(ranks: list[Worker], name: str) -> int | None:
+    values = [worker.limits.get(name) for worker in ranks]
     return max((v for v in values if isinstance(v, int)), default=None)
 
 
-def _site(summary: SiteSummary) -> SiteReach:
+def _site(summary: RunSite) -> SiteReach:
     return SiteReach(
         site=str(summary.key),
         grade=summary.bound.grade,
@@ -128,7 +128,7 @@ def _site(summary: SiteSummary) -> SiteReach:
     )
 
 
-def served(summary: SiteSummary) -> bool:
+def served(summary: RunSite) -> bool:
     """True when a request of the site was seen in serving."""
     return any(
         use.calls.get("serving") or any(a.phase == "serving" for a in use.after)

@@ -13,20 +13,20 @@ from wstrace.bounds.ways import bound_site
 from wstrace.errors import one_line
 from wstrace.findings import coverage, escapes, kv_sizing, pointers
 from wstrace.findings.finding import Finding, merge
-from wstrace.runs.worker import RankView, SiteKey, SiteUse, read_rank
+from wstrace.runs.worker import SiteKey, Worker, WorkerSite, read_worker
 from wstrace.trace.reader import Progress, Trace, load
-from wstrace.trace.records import Ask, Leaf, Ranks, Slot
+from wstrace.trace.records import Leaf, Ranks, Request, Slot
 
 Verdict = Literal["clean", "findings", "inconclusive"]
 
 
 @dataclass
-class SiteSummary:
+class RunSite:
     """One site in one slot over all ranks: the row of every table. Sizes are bytes."""
 
     key: SiteKey
     slot: Slot
-    uses: list[tuple[RankView, SiteUse]]
+    uses: list[tuple[Worker, WorkerSite]]
     bound: Bound
 
     @property
@@ -47,7 +47,7 @@ class SiteSummary:
     @property
     def arena_bytes(self) -> int:
         """The slot's arena at the end of warm-up; the smallest over the ranks."""
-        return min(view.arena(self.slot) for view, _ in self.uses)
+        return min(worker.arena(self.slot) for worker, _ in self.uses)
 
     @property
     def calls(self) -> int:
@@ -57,10 +57,10 @@ class SiteSummary:
     @property
     def ranks(self) -> list[Ranks]:
         """The ranks that asked here."""
-        return [view.ranks for view, _ in self.uses]
+        return [worker.ranks for worker, _ in self.uses]
 
     @property
-    def worst(self) -> Ask | None:
+    def worst(self) -> Request | None:
         """The largest recorded request."""
         asks = [ask for _, use in self.uses for ask in use.asks]
         return max(asks, key=lambda a: a.bytes, default=None)
@@ -72,47 +72,47 @@ class SiteSummary:
 
 
 @dataclass
-class Session:
+class Run:
     """A run's trace and everything derived from it.
 
     `sites` and `findings` are computed on first use and are stable in order.
     """
 
     trace: Trace
-    ranks: list[RankView]
+    workers: list[Worker]
     allow_unlocked: bool = False
     notes: list[str] = field(default_factory=list)
 
     @cached_property
-    def sites(self) -> list[SiteSummary]:
+    def sites(self) -> list[RunSite]:
         """Sites by (file, function, slot), the largest request first."""
-        grouped: dict[tuple[SiteKey, Slot], list[tuple[RankView, SiteUse]]] = {}
-        for view in self.ranks:
-            for where, use in view.sites.items():
-                grouped.setdefault(where, []).append((view, use))
+        grouped: dict[tuple[SiteKey, Slot], list[tuple[Worker, WorkerSite]]] = {}
+        for worker in self.workers:
+            for where, use in worker.sites.items():
+                grouped.setdefault(where, []).append((worker, use))
         rows = [self._summary(key, slot, uses) for (key, slot), uses in grouped.items()]
         return sorted(
             rows, key=lambda s: (-max(s.warmup_bytes, s.serving_bytes), s.key, s.slot)
         )
 
     def _summary(
-        self, key: SiteKey, slot: Slot, uses: list[tuple[RankView, SiteUse]]
-    ) -> SiteSummary:
-        bounds = [self._bound(view, key) for view, _ in uses]
-        return SiteSummary(key, slot, uses, max(bounds, key=lambda b: b.bytes or 0))
+        self, key: SiteKey, slot: Slot, uses: list[tuple[Worker, WorkerSite]]
+    ) -> RunSite:
+        bounds = [self._bound(worker, key) for worker, _ in uses]
+        return RunSite(key, slot, uses, max(bounds, key=lambda b: b.bytes or 0))
 
-    def _bound(self, view: RankView, key: SiteKey) -> Bound:
+    def _bound(self, worker: Worker, key: SiteKey) -> Bound:
         """A site's bound over all slots and over all ranks with the same limits: a slot or a
         rank that asked little can ask more, and like ranks need one proof."""
-        alike = self._alike[id(view)]
+        alike = self._alike[id(worker)]
         known = self._bounds.get((alike, key))
         if known is None:
             known = bound_site(
                 distinct(self._asks[alike, key]),
-                view.limits,
+                worker.limits,
                 file=key.file,
                 function=key.function,
-                vllm_version=view.header.vllm,
+                vllm_version=worker.header.vllm,
             )
             self._bounds[alike, key] = known
         return known
@@ -122,17 +122,18 @@ class Session:
         """Rank (by id) to the number of its group of equal limits and version."""
         groups: dict[str, int] = {}
         texts = {
-            id(v): repr((sorted(v.limits.items(), key=str), v.header.vllm)) for v in self.ranks
+            id(v): repr((sorted(v.limits.items(), key=str), v.header.vllm))
+            for v in self.workers
         }
-        return {view: groups.setdefault(text, len(groups)) for view, text in texts.items()}
+        return {worker: groups.setdefault(text, len(groups)) for worker, text in texts.items()}
 
     @cached_property
-    def _asks(self) -> dict[tuple[int, SiteKey], list[Ask]]:
+    def _asks(self) -> dict[tuple[int, SiteKey], list[Request]]:
         """All requests of a site by group of like ranks."""
-        found: dict[tuple[int, SiteKey], list[Ask]] = {}
-        for view in self.ranks:
-            for (key, _), use in view.sites.items():
-                found.setdefault((self._alike[id(view)], key), []).extend(use.asks)
+        found: dict[tuple[int, SiteKey], list[Request]] = {}
+        for worker in self.workers:
+            for (key, _), use in worker.sites.items():
+                found.setdefault((self._alike[id(worker)], key), []).extend(use.asks)
         return found
 
     _bounds: dict[tuple[int, SiteKey], Bound] = field(default_factory=dict)
@@ -141,13 +142,13 @@ class Session:
     def findings(self) -> list[Finding]:
         """All findings, merged over ranks, the worst first."""
         found: list[Finding] = []
-        for view in self.ranks:
-            found += escapes.find(view, self.bound_of(view))
-            found += kv_sizing.find(view, self.bound_of(view))
-            found += pointers.find(view)
-            found += coverage.find(view)
-        found += kv_sizing.find_across(self.ranks)
-        found += coverage.find_missing(self.ranks)
+        for worker in self.workers:
+            found += escapes.find(worker, self.bound_of(worker))
+            found += kv_sizing.find(worker, self.bound_of(worker))
+            found += pointers.find(worker)
+            found += coverage.find(worker)
+        found += kv_sizing.find_across(self.workers)
+        found += coverage.find_missing(self.workers)
         return [self._addressed(finding) for finding in merge(found)]
 
     def _addressed(self, finding: Finding) -> Finding:
@@ -158,14 +159,14 @@ class Session:
         advice = finding.advice.replace("reserve TRACE", f"reserve {named}")
         return replace(finding, advice=advice)
 
-    def bound_of(self, view: RankView) -> escapes.BoundOf:
+    def bound_of(self, worker: Worker) -> escapes.BoundOf:
         """The bound of a site in one rank, as a function of its key."""
-        return lambda key: self._bound(view, key)
+        return lambda key: self._bound(worker, key)
 
     @cached_property
     def inconclusive(self) -> list[str]:
         """Why this trace cannot show that the run was clean; empty when it can."""
-        found = coverage.reasons(self.ranks, self.findings, self.trace, self.allow_unlocked)
+        found = coverage.reasons(self.workers, self.findings, self.trace, self.allow_unlocked)
         return list(dict.fromkeys([*found, *self.trace.doubts]))
 
     def verdict(self) -> Verdict:
@@ -181,12 +182,12 @@ class Session:
         return [f for f in self.findings if f.code in codes]
 
 
-def distinct(asks: list[Ask]) -> list[Ask]:
+def distinct(asks: list[Request]) -> list[Request]:
     """The requests that differ in what a bound looks at: ranks in step ask the same."""
     return list({_look(ask): ask for ask in reversed(asks)}.values())[::-1]
 
 
-def _look(ask: Ask) -> tuple[object, ...]:
+def _look(ask: Request) -> tuple[object, ...]:
     step, made = ask.step, ask.provenance
     return (
         ask.bytes,
@@ -201,20 +202,28 @@ def _leaf(leaf: Leaf) -> tuple[object, ...]:
     return (leaf.name, leaf.value, leaf.kind, leaf.role)
 
 
-def analyse(trace: Trace, *, allow_unlocked: bool = False) -> Session:
+def analyse(trace: Trace, *, allow_unlocked: bool = False) -> Run:
     """The analysed form of a trace."""
-    views = [view for process in trace.processes if (view := read_rank(process)) is not None]
-    views.sort(key=lambda v: tuple(-1 if n is None else n for n in (v.ranks.dp, v.ranks.rank)))
-    notes = [*trace.notes, *coverage.version_notes(views)]
-    return Session(trace, views, allow_unlocked, notes)
+    read = map(read_worker, trace.processes)
+    workers = [worker for worker in read if worker is not None]
+    workers.sort(
+        key=lambda w: tuple(-1 if n is None else n for n in (w.ranks.dp, w.ranks.rank))
+    )
+    notes = [*trace.notes, *coverage.version_notes(workers)]
+    return Run(trace, workers, allow_unlocked, notes)
 
 
-def load_session(
+def _place(worker: Worker) -> tuple[int, ...]:
+    ranks = worker.ranks
+    return tuple(-1 if number is None else number for number in (ranks.dp, ranks.rank))
+
+
+def load_run(
     path: Path,
     run: str | None = None,
     *,
     allow_unlocked: bool = False,
     progress: Progress | None = None,
-) -> Session:
+) -> Run:
     """Read and analyse a trace folder or file. Raises WstraceError as `load` does."""
     return analyse(load(path, run, progress), allow_unlocked=allow_unlocked)

@@ -9,7 +9,6 @@ import msgspec
 
 from wstrace.trace.reader import ProcessTrace
 from wstrace.trace.records import (
-    Ask,
     Capture,
     Count,
     Counts,
@@ -28,13 +27,14 @@ from wstrace.trace.records import (
     PhaseChange,
     Ranks,
     Record,
+    Request,
     ReserveEvent,
     Site,
     Slot,
     Step,
     Truncated,
     View,
-    Worker,
+    WorkerInit,
 )
 
 AFTER_LOCK: frozenset[Phase] = frozenset(("post-lock-warmup", "serving"))
@@ -61,7 +61,7 @@ class SiteKey:
 
 
 @dataclass
-class SiteUse:
+class WorkerSite:
     """All novel requests of one site in one slot of one worker.
 
     `warmup` are those made before the lock (or before serving, where nothing locks),
@@ -72,12 +72,12 @@ class SiteUse:
     slot: Slot
     caller: str = ""
     line: int = 0
-    warmup: list[Ask] = field(default_factory=list)
-    after: list[Ask] = field(default_factory=list)
+    warmup: list[Request] = field(default_factory=list)
+    after: list[Request] = field(default_factory=list)
     calls: dict[Phase, int] = field(default_factory=dict)
 
     @property
-    def asks(self) -> list[Ask]:
+    def asks(self) -> list[Request]:
         """Every recorded request, warm-up first."""
         return self.warmup + self.after
 
@@ -98,16 +98,16 @@ class SiteUse:
 
 
 @dataclass
-class RankView:
+class Worker:
     """A worker process: its records by kind, and its sites.
 
     `counts` is the last counters record, `newest` each counter as it was last written.
     """
 
     process: ProcessTrace
-    worker: Worker
+    init: WorkerInit
     limits: dict[str, Limit]
-    sites: dict[tuple[SiteKey, Slot], SiteUse] = field(default_factory=dict)
+    sites: dict[tuple[SiteKey, Slot], WorkerSite] = field(default_factory=dict)
     site_keys: dict[int, SiteKey] = field(default_factory=dict)
     callers: dict[int, Site] = field(default_factory=dict)
     growths: list[Growth] = field(default_factory=list)
@@ -129,7 +129,7 @@ class RankView:
     @property
     def ranks(self) -> Ranks:
         """Where this worker stands in the parallel groups."""
-        return self.worker.ranks
+        return self.init.ranks
 
     @property
     def header(self) -> Header:
@@ -159,7 +159,7 @@ class RankView:
         sizes = [g.after for g in self.growths if g.slot == slot and g.phase not in AFTER_LOCK]
         return sizes[-1] if sizes else 0
 
-    def arena_when(self, ask: Ask) -> int:
+    def arena_when(self, ask: Request) -> int:
         """Arena bytes of a request's slot at the lock that was in force when it was made.
 
         Elastic EP unlocks, grows and locks again: a request is measured against its own lock.
@@ -201,66 +201,66 @@ LISTS: dict[type[Record], str] = {
 }
 
 
-def read_rank(process: ProcessTrace) -> RankView | None:
-    """The view of a worker's file; None for a process without a worker."""
-    worker = process.worker
-    if worker is None:
+def read_worker(process: ProcessTrace) -> Worker | None:
+    """The worker of a file; None for a process without a worker."""
+    init = process.worker
+    if init is None:
         return None
-    view = RankView(process, worker, dict(worker.limits))
+    worker = Worker(process, init, dict(init.limits))
     for record in process.records:
         if isinstance(record, Counts):
-            view.counts = record
+            worker.counts = record
             for count in record.counts:  # cumulative: the newest of each key counts
-                view.newest[count.site, count.slot, count.phase] = count
+                worker.newest[count.site, count.slot, count.phase] = count
         else:
-            _add(view, record)
-    if view.counts is not None:
-        _count(view)
-        view.counts = _at_least(view.counts, real_steps(view))
-    return view
+            _add(worker, record)
+    if worker.counts is not None:
+        _count(worker)
+        worker.counts = _at_least(worker.counts, real_steps(worker))
+    return worker
 
 
-def _add(view: RankView, record: Record) -> None:
+def _add(worker: Worker, record: Record) -> None:
     into = LISTS.get(type(record))
     if into is not None:
-        getattr(view, into).append(record)
+        getattr(worker, into).append(record)
         return
     match record:
         case Site():
-            view.site_keys[record.id] = SiteKey(record.file, record.function)
-            view.callers[record.id] = record
-        case Ask():
-            _add_ask(view, record)
+            worker.site_keys[record.id] = SiteKey(record.file, record.function)
+            worker.callers[record.id] = record
+        case Request():
+            _add_ask(worker, record)
         case Hook():
-            view.hooks[record.name] = record
+            worker.hooks[record.name] = record
         case Limits():
-            view.limits.update(record.limits)
+            worker.limits.update(record.limits)
         case Memory():
-            _merge_memory(view.memory, record)
+            _merge_memory(worker.memory, record)
         case End():
-            view.ended = True
+            worker.ended = True
 
 
-def _add_ask(view: RankView, ask: Ask) -> None:
+def _add_ask(worker: Worker, ask: Request) -> None:
     if ask.phase in SKIPPED:
         return
-    use = _use(view, ask.site, ask.slot)
+    use = _use(worker, ask.site, ask.slot)
     (use.after if ask.phase in AFTER_LOCK else use.warmup).append(ask)
 
 
-def _use(view: RankView, site: int, slot: Slot) -> SiteUse:
-    key = view.site_keys.get(site, SiteKey("?", f"site {site}"))
-    if (key, slot) not in view.sites:
-        seen = view.callers.get(site)
-        view.sites[key, slot] = SiteUse(
+def _use(worker: Worker, site: int, slot: Slot) -> WorkerSite:
+    key = worker.site_keys.get(site, SiteKey("?", f"site {site}"))
+    if (key, slot) not in worker.sites:
+        seen = worker.callers.get(site)
+        worker.sites[key, slot] = WorkerSite(
             key, slot, seen.caller if seen else "", seen.line if seen else 0
         )
-    return view.sites[key, slot]
+    return worker.sites[key, slot]
 
 
-def real_steps(view: RankView) -> list[Step]:
+def real_steps(worker: Worker) -> list[Step]:
     """The real steps in which a recorded request was made, each once."""
-    asks = (ask for use in view.sites.values() for ask in use.after)
+    asks = (ask for use in worker.sites.values() for ask in use.after)
     steps = {
         a.step.index: a.step
         for a in asks
@@ -283,9 +283,9 @@ def _at_least(counts: Counts, steps: list[Step]) -> Counts:
     )
 
 
-def _count(view: RankView) -> None:
-    for count in view.newest.values():
-        use = _use(view, count.site, count.slot)
+def _count(worker: Worker) -> None:
+    for count in worker.newest.values():
+        use = _use(worker, count.site, count.slot)
         use.calls[count.phase] = use.calls.get(count.phase, 0) + count.calls
 
 

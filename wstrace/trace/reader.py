@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from wstrace.errors import WstraceError
-from wstrace.trace.records import FORMAT, AnyRecord, Header, Record, Worker
+from wstrace.trace.records import FORMAT, AnyRecord, Header, Record, WorkerInit
 from wstrace.trace.run_file import RUN_FILE as RUN_FILE
-from wstrace.trace.run_file import Run as Run
+from wstrace.trace.run_file import RunFile as RunFile
 from wstrace.trace.run_file import find_run
 from wstrace.trace.run_file import read_run as read_run
 
@@ -34,9 +34,9 @@ class ProcessTrace:
     unknown: int = 0
 
     @property
-    def worker(self) -> Worker | None:
+    def worker(self) -> WorkerInit | None:
         """The worker record, if this process has a worker."""
-        return next((r for r in self.records if isinstance(r, Worker)), None)
+        return next((r for r in self.records if isinstance(r, WorkerInit)), None)
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Trace:
     path: Path
     run: str
     processes: list[ProcessTrace]
-    meta: Run | None = None
+    meta: RunFile | None = None
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
 
@@ -80,7 +80,7 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
     return Trace(path, chosen, processes, meta, [*notes, *torn], doubts)
 
 
-def _left_nothing(path: Path, meta: Run, wanted: str | None, headers: list[Header]) -> bool:
+def _left_nothing(path: Path, meta: RunFile, wanted: str | None, headers: list[Header]) -> bool:
     """True where the run that is asked for has a run.json and no trace file.
 
     Without `wanted` that is the newest: older runs of the folder must not speak for it.

@@ -79,7 +79,7 @@ class Header(Record, tag="header", kw_only=True, gc=False):
     parent: str | None = None
 
 
-class Worker(Record, tag="worker", kw_only=True, gc=False):
+class WorkerInit(Record, tag="worker", kw_only=True, gc=False):
     """Written in init_device by every worker: ranks, group sizes and the config's limits.
 
     `limits` are the names that reserve formulas and bounds may use; a later `limits`
@@ -125,7 +125,7 @@ class PhaseChange(Record, tag="phase", kw_only=True, gc=False):
     why: str = ""
 
 
-class Request(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class ScheduledRequest(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One scheduled request of a step, as the scheduler saw it. No ids, no tokens."""
 
     scheduled: int
@@ -142,7 +142,7 @@ class Step(msgspec.Struct, omit_defaults=True, gc=False):
     total_tokens: int = 0
     num_reqs: int = 0
     draft_tokens: int = 0
-    requests: list[Request] = []
+    requests: list[ScheduledRequest] = []
 
 
 class Spec(msgspec.Struct, frozen=True, gc=False):
@@ -201,11 +201,10 @@ class Site(Record, tag="site", kw_only=True, gc=False):
     path: str = ""
 
 
-class Ask(Record, tag="request", kw_only=True, gc=False):
+class Request(Record, tag="request", kw_only=True, gc=False):
     """One novel get_simultaneous call (new site, bytes, slot, phase or maximum).
 
-    Call it a request as vLLM's users do; the class is named Ask because a scheduler's
-    request is one too.
+    A request for scratch; what the scheduler calls a request is a ScheduledRequest.
     """
 
     site: int
@@ -405,13 +404,13 @@ class End(Record, tag="end", kw_only=True, gc=False):
 
 AnyRecord = (
     Header
-    | Worker
+    | WorkerInit
     | Limits
     | Hook
     | Manager
     | PhaseChange
     | Site
-    | Ask
+    | Request
     | Growth
     | Failure
     | Lock

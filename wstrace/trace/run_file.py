@@ -16,7 +16,7 @@ RUN_FILE: Final = "run.json"
 _LARGEST: Final = 1 << 20
 
 
-class Run(msgspec.Struct, omit_defaults=True):
+class RunFile(msgspec.Struct, omit_defaults=True):
     """run.json: what `wstrace run` started, and how it ended."""
 
     run: str
@@ -38,10 +38,10 @@ class Run(msgspec.Struct, omit_defaults=True):
             return 0
 
 
-def read_run(path: Path) -> Run | None:
+def read_run(path: Path) -> RunFile | None:
     """A run.json; None where there is none. Raises WstraceError where it cannot be read."""
     try:
-        return msgspec.json.decode(_text(path), type=Run)
+        return msgspec.json.decode(_text(path), type=RunFile)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -68,7 +68,7 @@ def _unreadable(path: Path, why: str) -> WstraceError:
     )
 
 
-def find_run(path: Path, run: str | None = None) -> tuple[Run | None, list[str]]:
+def find_run(path: Path, run: str | None = None) -> tuple[RunFile | None, list[str]]:
     """The run.json of `run` (None: the newest), and what cannot be read of those looked at.
 
     A folder may hold those of several runs, and a trace file may stand without its folder's.

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from wstrace.runs.run import Session, load_session
-from wstrace.runs.worker import RankView
+from wstrace.runs.run import Run, load_run
+from wstrace.runs.worker import Worker
 
 LOCKED: Final = re.compile(
     r"AssertionError: Workspace is locked but allocation from '(?P<caller>[^']+)' "
@@ -37,18 +37,18 @@ class Evidence:
         return json.loads(path.read_text())
 
     @cached_property
-    def session(self) -> Session:
+    def session(self) -> Run:
         """The analysed trace."""
         if not (self.folder / "trace").is_dir():
             raise MissingError(f"{self.folder.name} left no trace")
-        return load_session(self.folder / "trace")
+        return load_run(self.folder / "trace")
 
     @property
-    def views(self) -> list[RankView]:
+    def views(self) -> list[Worker]:
         """The workers of the trace."""
-        if not self.session.ranks:
+        if not self.session.workers:
             raise MissingError(f"{self.folder.name}: no worker was recorded")
-        return self.session.ranks
+        return self.session.workers
 
     @cached_property
     def prompts(self) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-from wstrace.trace.records import Ask, Limit, Phase, Request, Slot, Spec, Step
+from wstrace.trace.records import Limit, Phase, Request, ScheduledRequest, Slot, Spec, Step
 
 DATA: Final = Path(__file__).parents[2] / "data" / "h100"
 LIMITS: Final[dict[str, Limit]] = {
@@ -30,7 +30,7 @@ _ITEMSIZE: Final = {"torch.float16": 2, "torch.bfloat16": 2, "torch.float32": 4}
 _PHASES: Final[dict[str, Phase]] = {"init": "graph-estimate", "capture": "capture"}
 
 
-def asks(run: str, function: str) -> list[Ask]:
+def asks(run: str, function: str) -> list[Request]:
     """The requests of `function` (its qualified name) in one run, in order."""
     lines = (DATA / f"vllm-0.21.0-turboquant-{run}.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
@@ -44,9 +44,9 @@ def growths(run: str) -> list[tuple[int, int]]:
     return [(e["req"], e["cur"]) for e in events if e["ev"] == "grow"]
 
 
-def _ask(event: dict[str, Any]) -> Ask:
+def _ask(event: dict[str, Any]) -> Request:
     specs = [_spec(shape, dtype) for shape, dtype in event["shapes"]]
-    return Ask(
+    return Request(
         site=1,
         slot=Slot(),
         bytes=sum(spec.bytes for spec in specs),
@@ -69,7 +69,8 @@ def _step(event: dict[str, Any]) -> Step | None:
         return None
     computed = [*sched["computed"], *(cached for _, cached in sched["new"])]
     requests = [
-        Request(scheduled=n, computed=c) for n, c in zip(sched["per"], computed, strict=True)
+        ScheduledRequest(scheduled=n, computed=c)
+        for n, c in zip(sched["per"], computed, strict=True)
     ]
     return Step(
         index=event["step"],

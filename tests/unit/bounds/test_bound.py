@@ -10,7 +10,16 @@ import pytest
 from tests.unit.bounds import field_data
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.ways import bound_site
-from wstrace.trace.records import Ask, Leaf, Limit, Provenance, Request, Slot, Spec, Step
+from wstrace.trace.records import (
+    Leaf,
+    Limit,
+    Provenance,
+    Request,
+    ScheduledRequest,
+    Slot,
+    Spec,
+    Step,
+)
 
 CONTINUATION = "TurboQuantAttentionImpl._continuation_prefill"
 DECODE = "TurboQuantAttentionImpl._decode_attention"
@@ -79,13 +88,14 @@ def test_a_rule_must_fit_the_step_and_not_only_some_length() -> None:
     asks = field_data.asks("grow", CONTINUATION)
     step = asks[-1].step
     assert step is not None
-    other = msgspec.structs.replace(step, requests=[Request(scheduled=528, computed=100)])
+    alone = [ScheduledRequest(scheduled=528, computed=100)]
+    other = msgspec.structs.replace(step, requests=alone)
     asks[-1] = msgspec.structs.replace(asks[-1], step=other)
     bound = bound_site(asks, field_data.LIMITS, file=field_data.FILE, function=CONTINUATION)
     assert bound.grade == "observed"
 
 
-def _ask(cached: int, scheduled: int = 64, **changes: object) -> Ask:
+def _ask(cached: int, scheduled: int = 64, **changes: object) -> Request:
     """A continuation of the testbed's kind: 2 heads, 64 wide, 2 bytes, blocks of 16."""
     rows = -(-cached // 16) * 16
     size = 2 * (-(-2 * rows * 64 * 2 // 256) * 256)
@@ -97,12 +107,12 @@ def _ask(cached: int, scheduled: int = 64, **changes: object) -> Ask:
         "phase": "serving",
         "step": Step(
             index=3, total_tokens=scheduled, num_reqs=1,
-            requests=[Request(scheduled=scheduled, computed=cached)],
+            requests=[ScheduledRequest(scheduled=scheduled, computed=cached)],
         ),
         "provenance": _provenance(cached),
         **changes,
     }  # fmt: skip
-    return Ask(**fields)  # type: ignore[arg-type]
+    return Request(**fields)  # type: ignore[arg-type]
 
 
 def _provenance(cached: int, **changes: object) -> Provenance:
@@ -119,7 +129,7 @@ def _provenance(cached: int, **changes: object) -> Provenance:
     return Provenance(**fields)  # type: ignore[arg-type]
 
 
-def _bound(asks: list[Ask], **changes: Limit) -> Bound:
+def _bound(asks: list[Request], **changes: Limit) -> Bound:
     return bound_site(
         asks, {**LIMITS, **changes}, file="own/layer.py", function="Layer.forward"
     )
@@ -142,7 +152,7 @@ def test_one_request_is_enough_for_the_source() -> None:
     assert _bound([_ask(100)]).grade == "proved"
 
 
-def _odd(**changes: Any) -> list[Ask]:
+def _odd(**changes: Any) -> list[Request]:
     return [_ask(100), _ask(200, **changes)]
 
 
@@ -168,7 +178,7 @@ def _odd(**changes: Any) -> list[Ask]:
         ([_ask(5000, scheduled=1)], "above its limit"),
     ],
 )  # fmt: skip
-def test_what_demotes_the_source(asks: list[Ask], why: str) -> None:
+def test_what_demotes_the_source(asks: list[Request], why: str) -> None:
     bound = _bound(asks)
     assert bound.grade == "observed"
     assert why in bound.why
@@ -176,7 +186,7 @@ def test_what_demotes_the_source(asks: list[Ask], why: str) -> None:
 
 
 def test_branches_count_with_the_larger_one() -> None:
-    other = Ask(
+    other = Request(
         site=1, slot=Slot(), bytes=2560, arena=0, phase="warmup",
         provenance=Provenance(
             formula="round256(n * 256)",
@@ -192,7 +202,7 @@ def test_a_formula_that_is_not_monotone_is_searched_inside_its_range() -> None:
     def splits(rows: int) -> int:
         return rows * (2428 // rows) * 256
 
-    ask = Ask(
+    ask = Request(
         site=1, slot=Slot(), bytes=splits(7), arena=0, phase="capture",
         provenance=Provenance(
             formula="round256(rows * (2428 // rows) * 256)",
@@ -205,7 +215,7 @@ def test_a_formula_that_is_not_monotone_is_searched_inside_its_range() -> None:
 
 
 def test_two_drivers_are_bound_together() -> None:
-    ask = Ask(
+    ask = Request(
         site=1, slot=Slot(), bytes=256 * 10 * 10, arena=0, phase="serving",
         provenance=Provenance(
             formula="256 * d * p",
@@ -224,7 +234,7 @@ def test_a_joint_limit_that_a_request_broke_is_dropped() -> None:
         Leaf(name="d", kind="driver", value=20, role="num_decodes"),
         Leaf(name="p", kind="driver", value=20, role="num_prefills"),
     ]
-    ask = Ask(
+    ask = Request(
         site=1, slot=Slot(), bytes=256 * 400, arena=0, phase="capture",
         provenance=Provenance(formula="256 * d * p", leaves=leaves),
     )  # fmt: skip
@@ -267,7 +277,7 @@ def test_no_request_no_number() -> None:
 
 
 def _batch(computed: list[int], scheduled: int) -> Step:
-    requests = [Request(scheduled=scheduled, computed=c) for c in computed]
+    requests = [ScheduledRequest(scheduled=scheduled, computed=c) for c in computed]
     return Step(
         index=1,
         total_tokens=scheduled * len(computed),
@@ -276,15 +286,15 @@ def _batch(computed: list[int], scheduled: int) -> Step:
     )
 
 
-def _shaped(rows: int, batch: int) -> Ask:
+def _shaped(rows: int, batch: int) -> Request:
     """No source: float32 [rows, 48], where the step has `rows` tokens."""
     size = -(-rows * 48 * 4 // 256) * 256
     steps = _batch([8 * rows % 3000] * batch, rows // batch)
     if rows % batch:
-        steps.requests[0] = Request(rows // batch + rows % batch, 8 * rows % 3000)
+        steps.requests[0] = ScheduledRequest(rows // batch + rows % batch, 8 * rows % 3000)
         steps.total_tokens = rows
     spec = Spec(shape=[rows, 48], dtype="float32", bytes=size)
-    return Ask(
+    return Request(
         site=1, slot=Slot(), bytes=size, arena=0, phase="serving", step=steps, specs=[spec]
     )
 
@@ -366,9 +376,9 @@ def test_a_rule_holds_for_each_of_the_calls_that_its_function_makes() -> None:
         "max_cudagraph_capture_size": 512,
     }
     sizes = [100 * 16 * 2 * 128 * 2, 100 * 16 * 128 * 2]
-    step = Step(index=1, total_tokens=100, num_reqs=1, requests=[Request(100, 200)])
+    step = Step(index=1, total_tokens=100, num_reqs=1, requests=[ScheduledRequest(100, 200)])
     asks = [
-        Ask(site=1, slot=Slot(), bytes=size, arena=0, phase="serving", step=step)
+        Request(site=1, slot=Slot(), bytes=size, arena=0, phase="serving", step=step)
         for size in sizes
     ]
     bound = bound_site(
@@ -394,7 +404,7 @@ def test_a_request_that_equals_no_arm_demotes_the_site() -> None:
     assert _bound([_armed(100, 100 * 3)]).grade != "proved"
 
 
-def _armed(cached: int, rows: int) -> Ask:
+def _armed(cached: int, rows: int) -> Request:
     """A request of `rows` rows of 256 bytes, whose source has a small and a large arm."""
     leaf = Leaf(
         name="num_computed_tokens", kind="driver", value=cached, role="num_computed_tokens"

@@ -9,7 +9,7 @@ import pytest
 from wstrace.bounds.evidence import rows
 from wstrace.bounds.limits import joint_limits, role_limits
 from wstrace.expr import expression
-from wstrace.trace.records import Limit, Request, Step
+from wstrace.trace.records import Limit, ScheduledRequest, Step
 from wstrace.vllm.roles import ROLES
 
 LIMITS: dict[str, Limit] = {
@@ -84,10 +84,10 @@ def test_joint_limits_hold_in_a_mixed_step() -> None:
     step = Step(
         index=1, total_tokens=90, num_reqs=4,
         requests=[
-            Request(scheduled=1, computed=700),
-            Request(scheduled=4, computed=4000, draft=3),
-            Request(scheduled=80, computed=0, new=True),
-            Request(scheduled=5, computed=64),
+            ScheduledRequest(scheduled=1, computed=700),
+            ScheduledRequest(scheduled=4, computed=4000, draft=3),
+            ScheduledRequest(scheduled=80, computed=0, new=True),
+            ScheduledRequest(scheduled=5, computed=64),
         ],
     )  # fmt: skip
     limits = {**LIMITS, "num_speculative_tokens": 3}

@@ -8,7 +8,7 @@ from wstrace.bounds.ways import bound_site
 from wstrace.expr.expression import parse
 from wstrace.known_sites import known
 from wstrace.known_sites.known_site import KnownSite
-from wstrace.trace.records import Ask, Limit, Slot
+from wstrace.trace.records import Limit, Request, Slot
 
 NUMBERS = {
     "max_model_len": 8192, "max_num_batched_tokens": 512, "max_num_seqs": 16, "block_size": 64,
@@ -28,12 +28,12 @@ def _complete(site: KnownSite) -> dict[str, Limit]:
     return {**dict.fromkeys(names, 4), **NUMBERS}
 
 
-def _ask(site: KnownSite, limits: dict[str, Limit]) -> Ask:
+def _ask(site: KnownSite, limits: dict[str, Limit]) -> Request:
     """A request at the drivers' limits, without a step: any values may have made it."""
     numbers = {name: value for name, value in limits.items() if isinstance(value, int)}
     drivers = {name: parse(text).evaluate(numbers) for name, text in site.drivers.items()}
     size = parse(site.request_formula or site.formula).evaluate({**numbers, **drivers})
-    return Ask(site=1, slot=Slot(), bytes=size, arena=0, phase="capture")
+    return Request(site=1, slot=Slot(), bytes=size, arena=0, phase="capture")
 
 
 ARENA = [site for site in known.known_sites() if site.kind == "arena"]
@@ -70,6 +70,6 @@ def test_a_request_that_no_length_gives_is_not_the_rules() -> None:
     site = known.require("turboquant.continuation_prefill")
     limits = _complete(site)
     ask = _ask(site, limits)
-    odd = Ask(site=1, slot=Slot(), bytes=ask.bytes - 256, arena=0, phase="capture")
+    odd = Request(site=1, slot=Slot(), bytes=ask.bytes - 256, arena=0, phase="capture")
     bound = bound_site([ask, odd], limits, file=site.files[0], function=site.functions[0])
     assert bound.grade == "observed"

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from tests.unit.report_html import runs
-from wstrace.runs.run import Session
-from wstrace.trace.reader import Run
+from wstrace.runs.run import Run
+from wstrace.trace.reader import RunFile
 
 RUN = "20260516T101500Z-0a1b2c3d"
 
 
-def write_trace(folder: Path, session: Session) -> list[Path]:
+def write_trace(folder: Path, session: Run) -> list[Path]:
     """The session's records as trace files."""
     folder.mkdir(exist_ok=True)
     paths = []
@@ -33,7 +33,7 @@ def write_trace(folder: Path, session: Session) -> list[Path]:
 def write_meta(folder: Path, ended: str | None = None) -> None:
     """run.json, as `wstrace run` writes it."""
     code = 1 if ended else None
-    run = Run(
+    run = RunFile(
         run=RUN, command=["vllm"], started="t", wstrace="0.1.0", ended=ended, exit_code=code
     )
     (folder / "run.json").write_bytes(msgspec.json.encode(run))

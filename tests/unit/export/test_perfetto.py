@@ -34,7 +34,7 @@ def test_base_is_the_quarter_that_torch_rounds_to() -> None:
 
 def test_timestamps_are_wall_clock_microseconds_after_the_base() -> None:
     session = runs.grown()
-    record = session.ranks[0].growths[-1]
+    record = session.workers[0].growths[-1]
     base = 1_779_999_999_000_000_000
     events = _events(render_perfetto(session, base))
     growth = [e for e in events if e["ph"] == "i" and e["name"].startswith("growth")][-1]
@@ -49,7 +49,7 @@ def test_counters_slices_and_instants() -> None:
     arena = [e for e in one if e["ph"] == "C" and e["name"].endswith("ubatch 1, lane 0: arena")]
     assert [e["args"]["bytes"] for e in arena] == [6 * 2**20] * 2
     slices = [e["name"] for e in one if e["ph"] == "X"]
-    assert slices == [change.phase for change in session.ranks[1].phases]
+    assert slices == [change.phase for change in session.workers[1].phases]
     names = [e["name"] for e in one if e["ph"] == "i"]
     assert "refused 32.00 MiB" in names
     assert "escape 32.00 MiB" in names

@@ -12,14 +12,14 @@ import pytest
 from tests.unit.report_html import runs
 from wstrace.report.assets import dashboards
 from wstrace.report.export.prometheus import METRICS, render_prometheus
-from wstrace.runs.run import Session
+from wstrace.runs.run import Run
 from wstrace.trace.records import Site
 
 parser = pytest.importorskip("prometheus_client.parser")
 DOCS = Path(__file__).parents[3] / "docs" / "dashboards.md"
 
 
-def _parsed(session: Session) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def _parsed(session: Run) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     text = render_prometheus(session)
     families = parser.text_string_to_metric_families(text)
     samples: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
@@ -67,7 +67,7 @@ def test_reserve_and_growths_of_a_slot() -> None:
 
 def test_time_of_the_newest_record() -> None:
     session = runs.grown()
-    view = session.ranks[0]
+    view = session.workers[0]
     last = view.process.records[-1].ns
     expected = (1_780_000_000_000_000_000 + last - 1_000_000_000) / 1e9
     (got,) = _of(_parsed(session), "wstrace_last_record_timestamp_seconds")
@@ -79,10 +79,10 @@ def test_time_of_the_newest_record() -> None:
 )
 def test_hostile_names_stay_labels(hostile: str) -> None:
     session = runs.crashed()
-    sites = [r for v in session.ranks for r in v.process.records if isinstance(r, Site)]
+    sites = [r for v in session.workers for r in v.process.records if isinstance(r, Site)]
     for site in sites:
         site.function = hostile if site.id == 1 else hostile + "2"
-    samples = _parsed(runs.session(*(v.process for v in session.ranks)))
+    samples = _parsed(runs.session(*(v.process for v in session.workers)))
     names = {
         dict(p)["site"] for (n, p), _ in samples.items() if n == "wstrace_site_serving_bytes"
     }

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wstrace.runs.run import Session, analyse
+from wstrace.runs.run import Run, analyse
 from wstrace.trace.reader import ProcessTrace, Trace
 from wstrace.trace.records import (
     FORMAT,
-    Ask,
     Growth,
     Header,
     Leaf,
@@ -20,10 +19,11 @@ from wstrace.trace.records import (
     Ranks,
     Record,
     Request,
+    ScheduledRequest,
     Site,
     Slot,
     Step,
-    Worker,
+    WorkerInit,
 )
 
 LIMITS: dict[str, Limit] = {
@@ -95,10 +95,10 @@ def ask(
     provenance: Provenance | None = None,
     step: Step | None = None,
     **more: int,
-) -> Ask:
+) -> Request:
     """One request; locked follows the phase where it is not given."""
     after = phase in ("serving", "post-lock-warmup")
-    return Ask(
+    return Request(
         site=site.id,
         slot=slot or Slot(),
         bytes=size,
@@ -111,7 +111,7 @@ def ask(
     )
 
 
-def continuation(computed: int, arena: int, phase: Phase = "serving") -> Ask:
+def continuation(computed: int, arena: int, phase: Phase = "serving") -> Request:
     """A continuation request of `computed` cached tokens, with its provenance and step."""
     return ask(
         CONTINUATION,
@@ -123,7 +123,7 @@ def continuation(computed: int, arena: int, phase: Phase = "serving") -> Ask:
             index=9,
             total_tokens=256,
             num_reqs=1,
-            requests=[Request(scheduled=256, computed=computed)],
+            requests=[ScheduledRequest(scheduled=256, computed=computed)],
         ),
     )
 
@@ -159,7 +159,7 @@ def process(
     runner: str = "vllm.v1.worker.gpu_model_runner.GPUModelRunner",
 ) -> ProcessTrace:
     """One worker's file: header, worker, both sites, then `records`."""
-    worker = Worker(
+    worker = WorkerInit(
         ranks=ranks or Ranks(dp=0, tp=0, pp=0, rank=0),
         world=world or Ranks(dp=1, tp=1, pp=1),
         limits={**LIMITS, **(limits or {})},
@@ -169,6 +169,6 @@ def process(
     return ProcessTrace(Path("x.wst.jsonl"), header, [worker, CONTINUATION, MOE, *records])
 
 
-def session(*processes: ProcessTrace, allow_unlocked: bool = False) -> Session:
+def session(*processes: ProcessTrace, allow_unlocked: bool = False) -> Run:
     """The analysed run of these workers."""
     return analyse(Trace(Path("trace"), "run1", list(processes)), allow_unlocked=allow_unlocked)

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from wstrace.recorder.state.kv_memory import MemoryState, version_pair
-from wstrace.runs.run import Session, analyse
+from wstrace.runs.run import Run, analyse
 from wstrace.trace.reader import ProcessTrace, Trace
 from wstrace.trace.records import (
     FORMAT,
-    Ask,
     Capture,
     Growth,
     Header,
@@ -29,11 +28,12 @@ from wstrace.trace.records import (
     Ranks,
     Record,
     Request,
+    ScheduledRequest,
     Site,
     Slot,
     Spec,
     Step,
-    Worker,
+    WorkerInit,
 )
 
 DATA: Final = Path(__file__).parents[2] / "data" / "field"
@@ -150,7 +150,7 @@ class Converter:
         specs = [_spec(shape, dtype) for shape, dtype in event["shapes"]]
         capturing = self._phase_of(event) == "capture"
         self.graphs += capturing
-        yield Ask(
+        yield Request(
             site=self.sites[_function(event["caller"])],
             slot=Slot(),
             bytes=sum(spec.bytes for spec in specs),
@@ -200,7 +200,8 @@ def _step(event: dict[str, Any]) -> Step:
     state = event.get("sched") or {"n": 0, "per": [], "computed": [], "new": []}
     computed = [n for _, n in state["new"]] + state["computed"]
     requests = [
-        Request(scheduled=s, computed=c) for s, c in zip(state["per"], computed, strict=False)
+        ScheduledRequest(scheduled=s, computed=c)
+        for s, c in zip(state["per"], computed, strict=False)
     ]
     return Step(
         index=max(event["step"], 0),
@@ -211,14 +212,14 @@ def _step(event: dict[str, Any]) -> Step:
     )
 
 
-def convert(run: str, events: int | None = None) -> Session:
+def convert(run: str, events: int | None = None) -> Run:
     """The analysed trace of a run; `events` cuts it after so many events."""
     version, runner, limits = RUNS[run]
     lines = (DATA / f"{run}.jsonl").read_text().splitlines()[:events]
     memory = MemoryState(vllm=version_pair(version))
     ranks = Ranks(dp=0, tp=0, pp=0, rank=0)
     records: list[Record] = [
-        Worker(
+        WorkerInit(
             ranks=ranks, world=Ranks(dp=1, tp=1, pp=1), limits=LIMITS | limits, runner=runner
         )
     ]

@@ -12,7 +12,7 @@ from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.runs.accounting import accounting_line, windows
-from wstrace.runs.run import Session
+from wstrace.runs.run import Run
 from wstrace.trace.records import Growth, Memory, Phase, Ranks, Record
 
 MIB = 1 << 20
@@ -23,11 +23,11 @@ def growth(after: int, phase: Phase, window: str, before: int = 0) -> Growth:
     return grown(after, phase, before=before, window=window)  # type: ignore[arg-type]
 
 
-def run(*records: Record, **more: str) -> Session:
+def run(*records: Record, **more: str) -> Run:
     return session(process(*records, **more))  # type: ignore[arg-type]
 
 
-def mixed() -> Session:
+def mixed() -> Run:
     """One MiB of each window."""
     return run(
         growth(MIB, "profile", "counted"),
@@ -40,34 +40,35 @@ def mixed() -> Session:
 def test_what_the_arenas_gained_is_summed_by_window() -> None:
     profile = growth(3 * MIB, "profile", "counted", before=MIB)
     late = growth(4 * MIB, "kv-init", "not counted", before=3 * MIB)
-    (view,) = run(profile, late).ranks
+    (view,) = run(profile, late).workers
     assert windows(view) == {"counted": 2 * MIB, "not counted": MIB}
 
 
 def test_the_line_says_all_three_and_why() -> None:
-    assert accounting_line(mixed().ranks) == (
+    assert accounting_line(mixed().workers) == (
         "arenas in KV sizing: 1.00 MiB counted, 1.00 MiB not counted, "
         "1.00 MiB unknown (while vLLM estimated the memory of graphs)"
     )
 
 
 def test_a_trace_without_growth_has_no_line() -> None:
-    assert accounting_line(run().ranks) == ""
+    assert accounting_line(run().workers) == ""
     assert "KV sizing" not in render_text(run())
 
 
 def test_a_growth_whose_phase_or_window_was_not_written_is_unknown() -> None:
     lost = Growth(slot=growth(1, "init", "unknown").slot, before=0, after=MIB, phase="init")
     assert "1.00 MiB unknown (what vLLM 0.32.0 counts there is not known)" in accounting_line(
-        run(lost).ranks
+        run(lost).workers
     )
 
 
 def test_an_older_trace_does_not_know_the_graph_estimate() -> None:
     late = growth(MIB, "graph-estimate", "not counted")
-    assert "1.00 MiB unknown (while vLLM" in accounting_line(run(late).ranks)
+    assert "1.00 MiB unknown (while vLLM" in accounting_line(run(late).workers)
     told = Memory(available_kv_bytes=1, window="load_model and profile_run")
-    assert accounting_line(run(late, told).ranks) == "arenas in KV sizing: 1.00 MiB not counted"
+    line = "arenas in KV sizing: 1.00 MiB not counted"
+    assert accounting_line(run(late, told).workers) == line
 
 
 def test_a_version_that_is_not_known_is_named() -> None:
@@ -99,7 +100,7 @@ def test_of_many_ranks_the_one_with_the_most_uncounted_is_told() -> None:
         process(growth(n * MIB, "kv-init", "not counted"), ranks=Ranks(tp=n), world=world)
         for n in (1, 2)
     ]
-    line = accounting_line(session(*ranks).ranks)
+    line = accounting_line(session(*ranks).workers)
     assert line == "arenas in KV sizing: 2.00 MiB not counted (the worst of 2 ranks)"
 
 
@@ -121,7 +122,7 @@ def test_json_has_the_bytes() -> None:
 
 
 def test_the_page_shows_each_part_once() -> None:
-    view = memory_view(mixed().ranks, None)
+    view = memory_view(mixed().workers, None)
     assert view is not None
     assert [(part.key, part.now) for part in view.parts] == [
         ("kv", 1 << 30),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.unit.findings.build import CONTINUATION, MOE, ask, grown, process, session
 from wstrace.findings.finding import Finding
 from wstrace.trace.records import (
-    Ask,
     Capture,
     Growth,
     Manager,
     PhaseChange,
     Record,
+    Request,
     Slot,
     Step,
     View,
@@ -114,7 +114,7 @@ def test_views_that_were_kept_are_ws302_with_the_site_that_took_them() -> None:
     assert {f.severity for f in stale.values() if f.code == "WS302"} == {"warning"}
 
 
-def on_stream(stream: int, step: int, slot: Slot = SLOT, site: int = 0) -> Ask:
+def on_stream(stream: int, step: int, slot: Slot = SLOT, site: int = 0) -> Request:
     where = CONTINUATION if site else MOE
     return ask(where, 512, "serving", MIB, slot=slot, step=Step(index=step), stream=stream)
 

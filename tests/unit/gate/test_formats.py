@@ -27,7 +27,7 @@ from wstrace.gate.limits import Limits
 from wstrace.gate.runs import load_runs
 from wstrace.report.ci import gate_markdown, gate_text, github, junit, sarif
 from wstrace.report.ci.gate_formats import FORMATS, pair, reporter
-from wstrace.runs.run import load_session
+from wstrace.runs.run import load_run
 from wstrace.trace.records import Ranks, Slot
 
 TODAY = date(2026, 5, 16)
@@ -402,5 +402,5 @@ def test_pairings_that_cannot_be(formats: Sequence[str], outputs: Sequence[str])
 
 def test_a_session_loaded_alone_is_judged_alike(tmp_path: Path) -> None:
     trace = traces.escape(tmp_path / "t")
-    alone = judge([load_session(trace)], Policy(), TODAY)
+    alone = judge([load_run(trace)], Policy(), TODAY)
     assert gate_text.render(alone) == gate_text.render(_judged(trace))

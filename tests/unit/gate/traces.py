@@ -11,7 +11,6 @@ import msgspec
 
 from wstrace.trace.records import (
     FORMAT,
-    Ask,
     Capture,
     Count,
     Counts,
@@ -25,10 +24,11 @@ from wstrace.trace.records import (
     Record,
     Request,
     ReserveEvent,
+    ScheduledRequest,
     Site,
     Slot,
     Step,
-    Worker,
+    WorkerInit,
 )
 
 KIB = 1 << 10
@@ -66,7 +66,7 @@ def continuation_bytes(computed: int) -> int:
     return 2 * 4 * 64 * 2 * (-(-computed // 16) * 16)
 
 
-def continuation(computed: int, arena: int, **changes: Any) -> Ask:
+def continuation(computed: int, arena: int, **changes: Any) -> Request:
     """A request of `CONTINUATION` in serving, with the provenance that proves its bound."""
     leaf = Leaf(name="cached_len", kind="driver", value=computed, role="num_computed_tokens")
     return ask(
@@ -80,7 +80,7 @@ def continuation(computed: int, arena: int, **changes: Any) -> Ask:
                     index=5,
                     total_tokens=64,
                     num_reqs=1,
-                    requests=[Request(scheduled=64, computed=computed)],
+                    requests=[ScheduledRequest(scheduled=64, computed=computed)],
                 ),
                 "layer": "model.layers.0.self_attn.attn",
             }
@@ -89,13 +89,13 @@ def continuation(computed: int, arena: int, **changes: Any) -> Ask:
     )
 
 
-def ask(site: int, size: int, arena: int, **changes: Any) -> Ask:
+def ask(site: int, size: int, arena: int, **changes: Any) -> Request:
     """A request; in serving and locked unless `phase` says otherwise."""
     values: dict[str, Any] = {"phase": "serving", "locked": True, "slot": SLOT} | changes
-    return Ask(site=site, bytes=size, arena=arena, **values)
+    return Request(site=site, bytes=size, arena=arena, **values)
 
 
-def warm(site: int, size: int, **changes: Any) -> Ask:
+def warm(site: int, size: int, **changes: Any) -> Request:
     """A request in the profile run."""
     return ask(site, size, size, **({"phase": "profile", "locked": False} | changes))
 
@@ -135,7 +135,7 @@ class Run:
 
     def worker(self, *records: Record, rank: int = 0, host: str = "node0") -> Path:
         """The file of the worker of TP rank `rank`, with both sites."""
-        worker = Worker(
+        worker = WorkerInit(
             ranks=Ranks(dp=0, tp=rank, pp=0, rank=rank), world=self.world, limits=self.limits
         )
         return self.process(worker, CONTINUATION, NEIGHBOUR, *records, rank=rank, host=host)

@@ -18,7 +18,7 @@ from wstrace.recorder.install import (
     uninstall,
 )
 from wstrace.recorder.settings import Settings
-from wstrace.runs.run import load_session
+from wstrace.runs.run import load_run
 from wstrace.trace.records import Hook
 from wstrace.vllm import methods
 from wstrace.vllm.methods import Known
@@ -175,7 +175,7 @@ def test_a_vllm_without_the_door_goes_on_and_the_trace_says_why_it_is_empty(
         assert install(Settings(str(tmp_path), "run")).hooks.is_set(methods.DOOR.label) is False
     finally:
         uninstall()
-    session = load_session(tmp_path)
+    session = load_run(tmp_path)
     assert session.verdict() == "inconclusive"
     assert session.inconclusive == [
         "no worker left a trace: the recorder never attached to one",

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from wstrace.recorder.state.steps import StepTracker
-from wstrace.trace.records import Request
+from wstrace.trace.records import ScheduledRequest
 
 
 def output(new: dict[str, tuple[int, int]], cached: dict[str, tuple[int, int]]) -> Any:
@@ -36,8 +36,8 @@ def test_a_step_lists_new_and_continued_requests_by_size() -> None:
         2,
     )
     assert step.requests == [
-        Request(scheduled=200, computed=0, new=True),
-        Request(scheduled=3, computed=4096, draft=2),
+        ScheduledRequest(scheduled=200, computed=0, new=True),
+        ScheduledRequest(scheduled=3, computed=4096, draft=2),
     ]
 
 

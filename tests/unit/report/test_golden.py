@@ -26,14 +26,14 @@ from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.report.verdict import verdict_lines
-from wstrace.runs.run import Session, analyse
-from wstrace.trace.reader import Run, Trace
+from wstrace.runs.run import Run, analyse
+from wstrace.trace.reader import RunFile, Trace
 from wstrace.trace.records import Failure, PhaseChange, Slot
 
 CHANGES = "A\u202eevil</script>`|*_[x](y)"
 
 
-def crash() -> Session:
+def crash() -> Run:
     """A continuation that the lock refused, beside a site that was warmed."""
     request = continuation(256, DECODE_SIZE)
     failure = Failure(
@@ -53,7 +53,7 @@ def crash() -> Session:
             failure,
         )
     )
-    run.trace.meta = Run(
+    run.trace.meta = RunFile(
         run="run1",
         command=["vllm", "serve", "some/model", "--max-model-len", "2048"],
         started="2026-05-16T10:15:00+00:00",
@@ -63,7 +63,7 @@ def crash() -> Session:
     return run
 
 
-def clean() -> Session:
+def clean() -> Run:
     """All within what warm-up had made room for."""
     size = continuation_bytes(2047)
     return session(
@@ -75,7 +75,7 @@ def clean() -> Session:
     )
 
 
-def unlocked() -> Session:
+def unlocked() -> Run:
     """Eager serving: nothing locks."""
     return session(
         process(

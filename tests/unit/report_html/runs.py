@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from wstrace.runs.run import Session, analyse
-from wstrace.trace.reader import ProcessTrace, Run, Trace
+from wstrace.runs.run import Run, analyse
+from wstrace.trace.reader import ProcessTrace, RunFile, Trace
 from wstrace.trace.records import (
-    Ask,
     Capture,
     Count,
     Counts,
@@ -28,11 +27,12 @@ from wstrace.trace.records import (
     Record,
     Request,
     ReserveEvent,
+    ScheduledRequest,
     Site,
     Slot,
     Spec,
     Step,
-    Worker,
+    WorkerInit,
 )
 
 MIB = 1 << 20
@@ -111,7 +111,7 @@ def worker(rank: int, tp: int, limits: dict[str, Limit] | None = None) -> list[R
     return [
         Hook(name="WorkspaceManager._ensure_workspace_size", set=True),
         Manager(num_ubatches=2, device=f"cuda:{rank}"),
-        Worker(
+        WorkerInit(
             ranks=Ranks(dp=0, tp=rank, pp=0, rank=rank),
             world=Ranks(dp=1, tp=tp, pp=1, rank=tp),
             limits={**LIMITS, "tensor_parallel_size": tp, **(limits or {})},
@@ -141,7 +141,7 @@ def phase(name: Phase, step: int = 0) -> PhaseChange:
 
 def ask(
     size: int, name: Phase, *, site: int = 2, slot: Slot = SLOT, arena: int = 0, **more: object
-) -> Ask:
+) -> Request:
     """A request of the MoE site unless told otherwise."""
     values: dict[str, object] = {
         "site": site,
@@ -153,7 +153,7 @@ def ask(
         "specs": [Spec(shape=[1, size // 2], dtype="bfloat16", bytes=size)],
         "stack": [f"{ATTENTION}:812:{CONTINUATION}" if site == 1 else f"{MOE}:1127:{EXPERTS}"],
     }
-    return Ask(**{**values, **more})  # type: ignore[arg-type]
+    return Request(**{**values, **more})  # type: ignore[arg-type]
 
 
 def growth(
@@ -172,7 +172,7 @@ def growth(
 
 def continuation(
     computed: int, step: int, arena: int, *, rank: int = 0, locked: bool = True
-) -> Ask:
+) -> Request:
     """A later chunk of a long prompt: `computed` tokens are cached."""
     leaves = [
         Leaf(name="cached_len", kind="driver", value=computed, role="num_computed_tokens"),
@@ -191,7 +191,7 @@ def continuation(
             index=step,
             total_tokens=2048,
             num_reqs=1,
-            requests=[Request(scheduled=2048, computed=computed)],
+            requests=[ScheduledRequest(scheduled=2048, computed=computed)],
         ),
         specs=[
             Spec(
@@ -241,7 +241,7 @@ def warm_up(arena: int = 24 * MIB, *, other: int = 0) -> list[Record]:
     ]
 
 
-def refusal(ask_: Ask) -> Failure:
+def refusal(ask_: Request) -> Failure:
     """vLLM refuses `ask_`."""
     mb = ask_.bytes / MIB
     return Failure(
@@ -266,10 +266,10 @@ def process(records: Sequence[Record], rank: int = 0, **head: object) -> Process
 
 
 def session(
-    *processes: ProcessTrace, meta: Run | None = None, path: str = "wstrace-run"
-) -> Session:
+    *processes: ProcessTrace, meta: RunFile | None = None, path: str = "wstrace-run"
+) -> Run:
     """The analysed run."""
-    started = meta or Run(
+    started = meta or RunFile(
         run="20260516T101500Z-0a1b2c3d",
         command=["vllm", "serve", "qwen3-8b-tq", "--max-model-len", "16384"],
         started="2026-05-16T10:15:00+00:00",
@@ -278,7 +278,7 @@ def session(
     return analyse(Trace(Path(path), started.run, list(processes), started))
 
 
-def crashed() -> Session:
+def crashed() -> Run:
     """Two ranks, two slots: the second chunk of a long prompt is refused on both."""
     return session(*(process(_crashed_rank(rank), rank) for rank in range(2)))
 
@@ -315,7 +315,7 @@ def _crashed_rank(rank: int) -> list[Record]:
     )
 
 
-def grown(prefixes: Sequence[int] = (2048, 6144, 9000, 15000)) -> Session:
+def grown(prefixes: Sequence[int] = (2048, 6144, 9000, 15000)) -> Run:
     """`--on-growth grow`: several escapes of one site, each survived."""
     arena = 24 * MIB
     records: list[Record] = [*worker(0, 1), *warm_up(arena)]
@@ -342,7 +342,7 @@ def grown(prefixes: Sequence[int] = (2048, 6144, 9000, 15000)) -> Session:
     return session(process(Clock().stamp(records)), path="wstrace-grow")
 
 
-def reserved() -> Session:
+def reserved() -> Run:
     """A reserve was applied before profiling; nothing escapes."""
     arena = attention_bytes(16383)
     records: list[Record] = [
@@ -361,7 +361,7 @@ def reserved() -> Session:
     )
 
 
-def refused_reserve() -> Session:
+def refused_reserve() -> Run:
     """The reserve did not fit this engine: the run says nothing."""
     records: list[Record] = [
         *worker(0, 1),
@@ -372,7 +372,7 @@ def refused_reserve() -> Session:
     return session(process(Clock().stamp(records)))
 
 
-def unlocked() -> Session:
+def unlocked() -> Run:
     """Eager: no lock; the arena grows in serving."""
     records: list[Record] = [
         *worker(0, 1, {"enforce_eager": True, "cudagraph_mode": "NONE"}),
@@ -393,19 +393,19 @@ def unlocked() -> Session:
     return session(process(Clock().stamp(records)))
 
 
-def cut() -> Session:
+def cut() -> Run:
     """Killed during profiling, its last line incomplete."""
     made = process(Clock().stamp([*worker(0, 1), phase("load"), phase("profile")]))
     made.cut = True
     return session(made)
 
 
-def empty() -> Session:
+def empty() -> Run:
     """A folder without a trace."""
     return analyse(Trace(Path("wstrace-empty"), "", [], None, ["no trace file in this folder"]))
 
 
-def many_sites(count: int) -> Session:
+def many_sites(count: int) -> Run:
     """`count` sites of one file."""
     sites: list[Record] = [
         Site(
@@ -422,7 +422,7 @@ def many_sites(count: int) -> Session:
     return session(process(Clock().stamp(records)))
 
 
-def many_ranks(count: int) -> Session:
+def many_ranks(count: int) -> Run:
     """`count` tensor-parallel ranks, every eighth locked smaller."""
     processes = [
         process(

@@ -20,9 +20,9 @@ from wstrace.report.assets import read_bytes
 from wstrace.report.html import render
 from wstrace.report.html.page import PLOTLY
 from wstrace.reserve import config as reserve_config
-from wstrace.runs.run import Session
-from wstrace.trace.reader import Run
-from wstrace.trace.records import Ask, Note, Site
+from wstrace.runs.run import Run
+from wstrace.trace.reader import RunFile
+from wstrace.trace.records import Note, Request, Site
 
 ALL = (
     runs.crashed,
@@ -81,7 +81,7 @@ def _words(text: str) -> str:
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda f: f.__name__)
-def test_every_kind_of_run_renders(make: Callable[[], Session]) -> None:
+def test_every_kind_of_run_renders(make: Callable[[], Run]) -> None:
     text = render([make()])
     page = _Page(text)
     assert len(page.ids) == len(set(page.ids))
@@ -91,7 +91,7 @@ def test_every_kind_of_run_renders(make: Callable[[], Session]) -> None:
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda f: f.__name__)
-def test_nothing_is_loaded_from_anywhere(make: Callable[[], Session]) -> None:
+def test_nothing_is_loaded_from_anywhere(make: Callable[[], Run]) -> None:
     page = _Page(render([make()]))
     for link in page.links:
         assert link.startswith(
@@ -163,28 +163,28 @@ def test_policy_allows_exactly_our_two_scripts() -> None:
     assert plotly == gzip.decompress(read_bytes(PLOTLY))
 
 
-def renamed(name: str) -> Session:
+def renamed(name: str) -> Run:
     """The crashed run with `name` in every place that a trace fills."""
     session = runs.crashed()
-    for view in session.ranks:
+    for view in session.workers:
         view.process.records.append(Note(text=name))
         for record in view.process.records:
             if isinstance(record, Site):
                 record.file, record.function = f"{name}.py", f"{name}{record.id}"
                 record.caller = f"{name}:{record.id}:{name}"
-            elif isinstance(record, Ask):
+            elif isinstance(record, Request):
                 record.layer = name
                 record.stack = [name]
                 record.specs = []
                 if record.provenance:
                     record.provenance.statements = [name]
                     record.provenance.leaves[0].source = name
-        view.worker.limits["model"] = name
+        view.init.limits["model"] = name
         view.process.header.host = name
         view.process.header.argv = ["vllm", name]
-    meta = Run(run=f"run-{name}", command=["vllm", name], started=name, wstrace=name)
+    meta = RunFile(run=f"run-{name}", command=["vllm", name], started=name, wstrace=name)
     return runs.session(
-        *(v.process for v in session.ranks), meta=meta, path=f"trace-{name[:40]}"
+        *(v.process for v in session.workers), meta=meta, path=f"trace-{name[:40]}"
     )
 
 
@@ -230,7 +230,7 @@ def test_planted_secrets_never_appear() -> None:
     token, key, password, login = SECRETS
     name = f"x {token} --api-key {key} password={password} https://{login}:{password}@host/x"
     session = renamed(name)
-    session.trace.meta = Run(
+    session.trace.meta = RunFile(
         run="r",
         command=[
             "vllm",
@@ -255,7 +255,7 @@ def test_planted_secrets_never_appear() -> None:
             assert secret not in json.dumps(_figures(text))
 
 
-def bounded(session: Session) -> Session:
+def bounded(session: Run) -> Run:
     """Bounds given, so that a test of the page does not pay for 5,000 proofs."""
     given = Bound(bytes=1 << 20, grade="observed", observed=1 << 20)
     setattr(session, "_bound", lambda view, key: given)  # noqa: B010
@@ -283,7 +283,7 @@ def test_512_ranks_are_all_there_and_grouped() -> None:
 
 def test_a_missing_rank_is_shown() -> None:
     session = runs.crashed()
-    text = render([runs.session(session.ranks[0].process)])
+    text = render([runs.session(session.workers[0].process)])
     assert '<li class="missing" title="tp1: left no trace">' in text
 
 

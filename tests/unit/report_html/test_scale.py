@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.unit.report_html import runs
-from wstrace.trace.records import Count, Counts, Record, Request, Site, Step
+from wstrace.trace.records import Count, Counts, Record, ScheduledRequest, Site, Step
 
 ASKS, COUNTS_EACH = 10_000, 99
 MOST_SECONDS, MOST_BYTES = 10, 1_500_000_000
@@ -47,7 +47,7 @@ def _write_million(path: Path) -> int:
 
 def _novel(i: int) -> Record:
     computed = i * 7919 % 16383
-    request = Request(scheduled=2048, computed=computed)
+    request = ScheduledRequest(scheduled=2048, computed=computed)
     step = Step(index=i, total_tokens=2048, num_reqs=1, requests=[request])
     size, site = 256 * (1 + computed), 10 + i % 20
     return runs.ask(size, "serving", site=site, arena=24 << 20, locked=True, step=step)

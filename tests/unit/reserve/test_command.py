@@ -30,7 +30,6 @@ from wstrace.reserve.config import (
 )
 from wstrace.trace.records import (
     FORMAT,
-    Ask,
     Failure,
     Growth,
     Header,
@@ -44,16 +43,17 @@ from wstrace.trace.records import (
     Record,
     Request,
     ReserveEvent,
+    ScheduledRequest,
     Site,
     Slot,
     Step,
-    Worker,
+    WorkerInit,
 )
 
 SITE = "layer.py:Layer.continuation"
 
 
-def _ask(cached: int) -> Ask:
+def _ask(cached: int) -> Request:
     """2 KV heads, 64 wide, 2 bytes, blocks of 16: one buffer."""
     rows = -(-cached // 16) * 16
     leaves = [
@@ -61,7 +61,7 @@ def _ask(cached: int) -> Ask:
         Leaf(name="block_size", kind="constant", value=16),
         Leaf(name="wide", kind="constant", value=2 * 64 * 2),
     ]
-    return Ask(
+    return Request(
         site=1,
         slot=Slot(),
         bytes=rows * 256,
@@ -72,17 +72,17 @@ def _ask(cached: int) -> Ask:
             index=2,
             total_tokens=8,
             num_reqs=1,
-            requests=[Request(scheduled=8, computed=cached)],
+            requests=[ScheduledRequest(scheduled=8, computed=cached)],
         ),
         provenance=Provenance(formula="round_up(cached, block_size) * wide", leaves=leaves),
     )
 
 
-def _write(folder: Path, rank: int, limits: dict[str, Limit], asks: list[Ask]) -> None:
+def _write(folder: Path, rank: int, limits: dict[str, Limit], asks: list[Request]) -> None:
     slots = [Slot()]
     records: list[Record] = [
         Header(format=FORMAT, run="r1", wstrace="0.1", vllm="0.21.0", host="h", pid=rank),
-        Worker(ranks=Ranks(tp=rank, rank=rank), world=Ranks(tp=2, rank=2), limits=limits),
+        WorkerInit(ranks=Ranks(tp=rank, rank=rank), world=Ranks(tp=2, rank=2), limits=limits),
         PhaseChange(phase="profile"),
         Growth(slot=Slot(), before=0, after=1024, phase="profile", window="counted"),
         Memory(available_kv_bytes=(2 - rank) << 30, bytes_per_block=1 << 16, block_size=16),

@@ -15,7 +15,7 @@ from wstrace.expr.expression import parse
 from wstrace.known_sites.known import require
 from wstrace.planning.plan import Engine, SiteBound, Wishes, p99, plan
 from wstrace.reserve.config import dumps, evaluate, load
-from wstrace.trace.records import Ask, Limit, Memory, Slot
+from wstrace.trace.records import Limit, Memory, Request, Slot
 
 LENGTH = Bound(
     bytes=4096 * 1024,
@@ -190,7 +190,7 @@ def _by_rule(site_id: str, limits: dict[str, Limit]) -> SiteBound:
     numbers = {name: value for name, value in limits.items() if isinstance(value, int)}
     ends = {name: parse(text).evaluate(numbers) for name, text in rule.drivers.items()}
     size = parse(rule.request_formula).evaluate({**numbers, **ends})
-    ask = Ask(site=1, slot=Slot(), bytes=size, arena=0, phase="capture")
+    ask = Request(site=1, slot=Slot(), bytes=size, arena=0, phase="capture")
     file, function = rule.files[0], rule.functions[0]
     bound = bound_site([ask], limits, file=file, function=function, vllm_version="0.21.0")
     assert (bound.known_site, bound.closed) == (site_id, True)
@@ -281,7 +281,9 @@ def test_an_absurd_bound_comes_with_cheaper_choices() -> None:
 
 
 def test_p99_of_few_sizes_is_the_largest() -> None:
-    asks = [Ask(site=1, slot=Slot(), bytes=n, arena=0, phase="serving") for n in range(1, 201)]
+    asks = [
+        Request(site=1, slot=Slot(), bytes=n, arena=0, phase="serving") for n in range(1, 201)
+    ]
     assert p99(asks[:5]) == 5
     assert p99(asks) == 198
     assert p99([]) is None

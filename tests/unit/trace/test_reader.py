@@ -9,7 +9,7 @@ import pytest
 
 from wstrace.errors import WstraceError
 from wstrace.trace.reader import load, read_file
-from wstrace.trace.records import FORMAT, Ask, Header, Note, Ranks, Record, Slot, Worker
+from wstrace.trace.records import FORMAT, Header, Note, Ranks, Record, Request, Slot, WorkerInit
 
 
 def encode(*records: Record) -> bytes:
@@ -27,7 +27,7 @@ def trace_file(folder: Path, name: str = "a", *records: Record, run: str = "run1
 
 
 def test_cut_at_every_byte_of_the_last_record_keeps_all_before_it(tmp_path: Path) -> None:
-    ask = Ask(site=1, slot=Slot(), bytes=512, arena=0, phase="serving")
+    ask = Request(site=1, slot=Slot(), bytes=512, arena=0, phase="serving")
     whole = encode(header(), Note(text="kept"), ask)
     last = len(encode(ask))
     path = tmp_path / "a.wst.jsonl"
@@ -134,6 +134,6 @@ def test_a_file_killed_before_its_header_is_noted_beside_the_others(tmp_path: Pa
 
 
 def test_a_worker_is_found_by_its_record(tmp_path: Path) -> None:
-    worker = Worker(ranks=Ranks(tp=1), world=Ranks(tp=2), limits={"block_size": 16})
+    worker = WorkerInit(ranks=Ranks(tp=1), world=Ranks(tp=2), limits={"block_size": 16})
     process = read_file(trace_file(tmp_path, "a", worker))
     assert process.worker == worker

@@ -11,12 +11,12 @@ import pytest
 
 from wstrace.cli.reading import read_sessions
 from wstrace.errors import WstraceError
-from wstrace.runs.run import load_session
+from wstrace.runs.run import load_run
 from wstrace.trace.reader import load
 from wstrace.trace.records import FORMAT, Header
-from wstrace.trace.run_file import Run, read_run
+from wstrace.trace.run_file import RunFile, read_run
 
-WHOLE = Run(
+WHOLE = RunFile(
     run="run1", command=["vllm", "serve", "m"], started="2026-05-16T10:15:00+00:00", wstrace="1"
 )
 
@@ -61,7 +61,7 @@ def test_a_broken_one_is_a_reason_that_nothing_is_clean(
 ) -> None:
     _trace(tmp_path)
     spoil(tmp_path / "run.json")
-    (reason,) = [r for r in load_session(tmp_path).inconclusive if "run.json" in r]
+    (reason,) = [r for r in load_run(tmp_path).inconclusive if "run.json" in r]
     assert reason.startswith("run.json cannot be read (")
     read_sessions([tmp_path])
     assert "wstrace: run.json cannot be read (" in capsys.readouterr().err
@@ -102,7 +102,7 @@ def test_the_newest_run_left_nothing_and_an_older_one_does_not_stand_in(tmp_path
     _started(tmp_path, "newer", 30)
     trace = load(tmp_path)
     assert (trace.run, trace.processes) == ("newer", [])
-    assert any("never attached" in why for why in load_session(tmp_path).inconclusive)
+    assert any("never attached" in why for why in load_run(tmp_path).inconclusive)
     assert load(tmp_path, "older").processes != []
 
 

@@ -35,18 +35,18 @@ def command(traces: TRACES, fmt: FORMAT = None, output: OUT = None, run: RUN = N
             f"A {name} report takes {'two traces' if name == 'html' else 'one trace'} at most.",
             "Compare two runs with `wstrace diff A B` or `wstrace report A B -o report.html`.",
         )
-    sessions = read_sessions(traces, run)
+    runs = read_sessions(traces, run)
     if name == "text" and output is None and sys.stdout.isatty():
-        _on_terminal(sessions[0])
+        _on_terminal(runs[0])
         return
-    write_output(reporter(name)(sessions), output)
+    write_output(reporter(name)(runs), output)
 
 
 def _on_terminal(session: object) -> None:
     from rich.console import Console
 
     from wstrace.report.text import render
-    from wstrace.runs.run import Session
+    from wstrace.runs.run import Run
 
-    assert isinstance(session, Session)
+    assert isinstance(session, Run)
     render(session, Console(file=sys.stdout, highlight=False, soft_wrap=False))

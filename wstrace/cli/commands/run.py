@@ -19,7 +19,7 @@ from wstrace.cli.usage import refuse_unknown_option
 from wstrace.errors import WstraceError
 from wstrace.recorder.record import environment, make_trace_folder, new_run_id
 from wstrace.reserve import config as reserve_config
-from wstrace.trace.reader import RUN_FILE, Run, read_run
+from wstrace.trace.reader import RUN_FILE, RunFile, read_run
 from wstrace.trace.redact import redact_argv
 
 OUT = Annotated[
@@ -175,8 +175,10 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _start(folder: Path, run: str, cmd: list[str], on_growth: str, reserve: Path | None) -> Run:
-    started = Run(
+def _start(
+    folder: Path, run: str, cmd: list[str], on_growth: str, reserve: Path | None
+) -> RunFile:
+    started = RunFile(
         run=run,
         command=redact_argv(cmd),
         started=_now(),
@@ -189,11 +191,11 @@ def _start(folder: Path, run: str, cmd: list[str], on_growth: str, reserve: Path
     return started
 
 
-def _finish(folder: Path, started: Run, code: int) -> None:
+def _finish(folder: Path, started: RunFile, code: int) -> None:
     _write(folder, msgspec.structs.replace(started, ended=_now(), exit_code=code))
 
 
-def _write(folder: Path, run: Run) -> None:
+def _write(folder: Path, run: RunFile) -> None:
     """run.json, whole or not at all, 0600; an earlier run's becomes run.ID.json."""
     path = folder / RUN_FILE
     earlier = _earlier(path)
@@ -207,7 +209,7 @@ def _write(folder: Path, run: Run) -> None:
     os.replace(partial, path)
 
 
-def _earlier(path: Path) -> Run | None:
+def _earlier(path: Path) -> RunFile | None:
     """The run.json that stands there; a broken one has nothing to keep."""
     try:
         return read_run(path)
@@ -221,9 +223,9 @@ def _conclude(folder: Path, run: str, quiet: bool, report: Path | None) -> None:
         return
     try:
         from wstrace.report.verdict import verdict_lines
-        from wstrace.runs.run import load_session
+        from wstrace.runs.run import load_run
 
-        session = load_session(folder, run)
+        session = load_run(folder, run)
         if not quiet:
             print("\n".join(verdict_lines(session, folder)), file=sys.stderr)
         if report is not None:

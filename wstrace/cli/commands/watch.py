@@ -14,7 +14,7 @@ from wstrace.errors import WstraceError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from wstrace.trace.reader import Run
+    from wstrace.trace.reader import RunFile
 
 FOLDER = Annotated[Path, typer.Argument(metavar="DIR", help="Trace folder of the run.")]
 RUN = Annotated[str | None, typer.Option("--run", help="Which run of the folder.")]
@@ -62,7 +62,7 @@ class _Watch:
         self.folder = folder
         self.tail = FolderTail(folder, run)
         self.state = RunState()
-        self.meta: Run | None = None
+        self.meta: RunFile | None = None
 
     def read(self) -> None:
         """Take in what is new."""

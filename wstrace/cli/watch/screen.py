@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wstrace.cli.watch.state import ProcessState, RunState, SlotState
-from wstrace.trace.reader import Run
+from wstrace.trace.reader import RunFile
 from wstrace.trace.records import Slot
 from wstrace.units import human
 
@@ -20,7 +20,7 @@ MOST_ROWS: Final = 40
 def picture(
     state: RunState,
     run: str | None,
-    meta: Run | None,
+    meta: RunFile | None,
     folder: Path,
     events: int = 6,
 ) -> RenderableType:
@@ -44,7 +44,7 @@ def _event(text: str) -> Text:
     return Text(text, style="red" if ": escape" in text or ": refused" in text else "dim")
 
 
-def _title(run: str | None, meta: Run | None, folder: Path) -> str:
+def _title(run: str | None, meta: RunFile | None, folder: Path) -> str:
     if meta is None or meta.run != run:
         status = "running" if run else "no process yet"
     elif meta.ended is None:

@@ -10,7 +10,6 @@ from typing import Final
 
 from wstrace.report.finding_text import slot_text
 from wstrace.trace.records import (
-    Ask,
     Counts,
     End,
     Failure,
@@ -20,10 +19,11 @@ from wstrace.trace.records import (
     Phase,
     PhaseChange,
     Record,
+    Request,
     ReserveEvent,
     Site,
     Slot,
-    Worker,
+    WorkerInit,
 )
 from wstrace.trace.redact import redact_text
 from wstrace.units import human
@@ -45,7 +45,7 @@ class ProcessState:
     """One process now. `escapes` outgrew the lock, `refused` were turned down by vLLM."""
 
     header: Header | None = None
-    worker: Worker | None = None
+    worker: WorkerInit | None = None
     phase: Phase = "init"
     step: int = 0
     slots: dict[Slot, SlotState] = field(default_factory=dict)
@@ -109,7 +109,7 @@ def _order(state: ProcessState) -> tuple[bool, int, str]:
 def _apply(state: ProcessState, record: Record) -> str:
     """Update `state`; a sentence where a person would want to know."""
     match record:
-        case Ask():
+        case Request():
             return _ask(state, record)
         case Growth():
             return _growth(state, record)
@@ -129,7 +129,7 @@ def _note(state: ProcessState, record: Record) -> None:
     match record:
         case Header():
             state.header = record
-        case Worker():
+        case WorkerInit():
             state.worker = record
         case Site():
             state.sites[record.id] = redact_text(record.caller)
@@ -141,7 +141,7 @@ def _note(state: ProcessState, record: Record) -> None:
             state.ended = True
 
 
-def _ask(state: ProcessState, ask: Ask) -> str:
+def _ask(state: ProcessState, ask: Request) -> str:
     slot = state.slot(ask.slot)
     slot.asked = max(slot.asked, ask.bytes)
     _at_step(state, ask)
@@ -180,7 +180,7 @@ def _lock(state: ProcessState, lock: Lock) -> str:
     return f"{lock.event} at {sizes}" if sizes else lock.event
 
 
-def _at_step(state: ProcessState, record: Ask | Growth | Failure) -> None:
+def _at_step(state: ProcessState, record: Request | Growth | Failure) -> None:
     state.phase = record.phase
     if record.step is not None:
         state.step = max(state.step, record.step.index)

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from wstrace.errors import WstraceError
-from wstrace.trace.reader import RUN_FILE, SUFFIX, UNDECODABLE, Run, read_run
+from wstrace.trace.reader import RUN_FILE, SUFFIX, UNDECODABLE, RunFile, read_run
 from wstrace.trace.records import AnyRecord, Header, Record
 
 _decode: Final = msgspec.json.Decoder(AnyRecord).decode
@@ -76,7 +76,7 @@ class FolderTail:
         return newest.run if newest else None
 
 
-def read_meta(folder: Path) -> Run | None:
+def read_meta(folder: Path) -> RunFile | None:
     """run.json of the folder; None where there is none yet, or none that can be read."""
     try:
         return read_run(folder / RUN_FILE)

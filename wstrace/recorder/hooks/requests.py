@@ -21,11 +21,11 @@ from wstrace.recorder.state.kv_memory import window_now
 from wstrace.recorder.state.process import Entry, Live
 from wstrace.recorder.vllm_state import frames
 from wstrace.trace.records import (
-    Ask,
     Failure,
     Growth,
     Leaf,
     Provenance,
+    Request,
     Site,
     Slot,
     Spec,
@@ -181,14 +181,14 @@ def site_of(live: Live, caller: FrameType) -> Site:
     return site
 
 
-def describe(live: Live, manager: Any, novel: Novel, site: Site, caller: FrameType) -> Ask:
+def describe(live: Live, manager: Any, novel: Novel, site: Site, caller: FrameType) -> Request:
     """The full record of a novel request: shapes, stack, layer, scheduler state, provenance."""
     raw = _specs_above(caller)
     arena = (
         Arena() if novel.index is None else arena_of(manager._current_workspaces[novel.index])
     )
     context = _forward_context()
-    return Ask(
+    return Request(
         site=site.id,
         slot=novel.slot,
         bytes=novel.bytes,

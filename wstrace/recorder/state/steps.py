@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from wstrace.trace.records import Request, Step
+from wstrace.trace.records import ScheduledRequest, Step
 
 StepKind = Literal["real", "dummy", "idle", "warmup"]
 WARMUP_PREFIXES = ("_warmup_", "_v2_mixed_warmup")
@@ -111,12 +111,12 @@ def longest_continuation(output: Any) -> int:
     )
 
 
-def requests_of(output: Any) -> Iterator[Request]:
+def requests_of(output: Any) -> Iterator[ScheduledRequest]:
     """Per request: tokens scheduled now, tokens computed before, drafts among them."""
     scheduled = getattr(output, "num_scheduled_tokens", {})
     drafts = getattr(output, "scheduled_spec_decode_tokens", None) or {}
     for new in getattr(output, "scheduled_new_reqs", ()):
-        yield Request(
+        yield ScheduledRequest(
             scheduled=int(scheduled.get(new.req_id, 0)),
             computed=int(new.num_computed_tokens),
             new=True,
@@ -125,7 +125,7 @@ def requests_of(output: Any) -> Iterator[Request]:
     cached = getattr(output, "scheduled_cached_reqs", None)
     ids = getattr(cached, "req_ids", ())
     for req_id, computed in zip(ids, getattr(cached, "num_computed_tokens", ()), strict=False):
-        yield Request(
+        yield ScheduledRequest(
             scheduled=int(scheduled.get(req_id, 0)),
             computed=int(computed),
             draft=len(drafts.get(req_id, ())),

@@ -76,9 +76,9 @@ def _run(run: RunJudgement) -> Json:
     session = run.session
     return {
         "run": session.trace.run or None,
-        "vllm": session.ranks[0].header.vllm if session.ranks else None,
+        "vllm": session.workers[0].header.vllm if session.workers else None,
         "model": model_of(session) or None,
-        "ranks": ranks_json(view.ranks for view in session.ranks),
+        "ranks": ranks_json(view.ranks for view in session.workers),
         "verdict": run.verdict,
         "inconclusive": list(run.reasons),
         "exercised": _reach(run.reach),

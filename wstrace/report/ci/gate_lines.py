@@ -30,10 +30,10 @@ def headline(judgement: Judgement) -> str:
 def run_line(run: RunJudgement) -> str:
     """Which run this was: id, version, model, ranks."""
     session = run.session
-    if not session.ranks:
+    if not session.workers:
         return f"run {session.trace.run or '-'}: no worker"
-    version = session.ranks[0].header.vllm or "?"
-    ranks = plural(len(session.ranks), "rank")
+    version = session.workers[0].header.vllm or "?"
+    ranks = plural(len(session.workers), "rank")
     return f"run {session.trace.run}: vLLM {version}, {model_of(session) or 'model ?'}, {ranks}"
 
 

@@ -18,10 +18,9 @@ import msgspec
 
 from wstrace.errors import WstraceError
 from wstrace.report.finding_text import slot_text, step_text
-from wstrace.runs.run import Session
-from wstrace.runs.worker import RankView
+from wstrace.runs.run import Run
+from wstrace.runs.worker import Worker
 from wstrace.trace.records import (
-    Ask,
     Capture,
     Counts,
     Failure,
@@ -29,6 +28,7 @@ from wstrace.trace.records import (
     Lock,
     PhaseChange,
     Record,
+    Request,
     ReserveEvent,
     Slot,
 )
@@ -64,39 +64,39 @@ def torch_base(path: Path) -> int:
         ) from error
 
 
-def render_perfetto(session: Session, base_ns: int | None = None) -> str:
+def render_perfetto(run: Run, base_ns: int | None = None) -> str:
     """The trace as JSON; timestamps count from `base_ns`, by default torch's own base."""
-    base = _default_base(session) if base_ns is None else base_ns
+    base = _default_base(run) if base_ns is None else base_ns
     events: list[Event] = []
-    for index, view in enumerate(session.ranks):
-        events += _rank_events(view, index, base)
+    for index, worker in enumerate(run.workers):
+        events += _rank_events(worker, index, base)
     document = {
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": base,
-        "otherData": {"run": session.trace.run, "made_by": "wstrace"},
+        "otherData": {"run": run.trace.run, "made_by": "wstrace"},
         "traceEvents": events,
     }
     return json.dumps(document, separators=(",", ":")) + "\n"
 
 
-def _default_base(session: Session) -> int:
-    first = min((view.header.wall_ns for view in session.ranks), default=0)
+def _default_base(run: Run) -> int:
+    first = min((worker.header.wall_ns for worker in run.workers), default=0)
     return first // QUARTER_NS * QUARTER_NS
 
 
-def _rank_events(view: RankView, index: int, base: int) -> Iterator[Event]:
-    offset = view.header.wall_ns - view.header.ns - base
-    pid = view.header.pid or index + 1
-    yield from _names(view, pid, index)
-    yield from _phases(view, pid, offset)
-    for record in view.process.records:
+def _rank_events(worker: Worker, index: int, base: int) -> Iterator[Event]:
+    offset = worker.header.wall_ns - worker.header.ns - base
+    pid = worker.header.pid or index + 1
+    yield from _names(worker, pid, index)
+    yield from _phases(worker, pid, offset)
+    for record in worker.process.records:
         ts = (record.ns + offset) / 1000
-        for event in _events(view, record):
+        for event in _events(worker, record):
             yield {"pid": pid, "ts": ts, **event}
 
 
-def _names(view: RankView, pid: int, index: int) -> Iterator[Event]:
-    ranks = view.ranks
+def _names(worker: Worker, pid: int, index: int) -> Iterator[Event]:
+    ranks = worker.ranks
     places = " ".join(
         f"{name}{value}"
         for name, value in (("dp", ranks.dp), ("pp", ranks.pp), ("tp", ranks.tp))
@@ -112,10 +112,10 @@ def _meta(pid: int, tid: int, what: str, **args: object) -> Event:
     return {"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": what, "args": args}
 
 
-def _phases(view: RankView, pid: int, offset: int) -> Iterator[Event]:
+def _phases(worker: Worker, pid: int, offset: int) -> Iterator[Event]:
     """One slice a phase, each up to the next; the last one up to the last record."""
-    last = max((record.ns for record in view.process.records), default=0)
-    changes: Sequence[PhaseChange] = view.phases
+    last = max((record.ns for record in worker.process.records), default=0)
+    changes: Sequence[PhaseChange] = worker.phases
     ends = [change.ns for change in changes[1:]] + [last]
     for change, end in zip(changes, ends, strict=True):
         yield {
@@ -130,15 +130,15 @@ def _phases(view: RankView, pid: int, offset: int) -> Iterator[Event]:
         }
 
 
-def _events(view: RankView, record: Record) -> Iterator[Event]:
+def _events(worker: Worker, record: Record) -> Iterator[Event]:
     match record:
-        case Ask():
-            yield from _ask(view, record)
+        case Request():
+            yield from _ask(worker, record)
         case Growth():
             yield _counter(record.slot, "arena", record.after)
-            yield _instant(_growth_name(record), record, view)
+            yield _instant(_growth_name(record), record, worker)
         case Failure():
-            yield _instant(f"refused {human(record.required)}", record, view)
+            yield _instant(f"refused {human(record.required)}", record, worker)
         case Lock():
             for slot, size in zip(record.slots, record.sizes, strict=True):
                 yield _counter(slot, "arena", size)
@@ -151,10 +151,10 @@ def _events(view: RankView, record: Record) -> Iterator[Event]:
             yield {"ph": "C", "name": "real steps", "args": {"steps": record.steps_real}}
 
 
-def _ask(view: RankView, ask: Ask) -> Iterator[Event]:
+def _ask(worker: Worker, ask: Request) -> Iterator[Event]:
     yield _counter(ask.slot, "requested", ask.bytes)
-    if ask.locked and ask.bytes > view.arena(ask.slot):
-        yield _instant(f"escape {human(ask.bytes)}", ask, view)
+    if ask.locked and ask.bytes > worker.arena(ask.slot):
+        yield _instant(f"escape {human(ask.bytes)}", ask, worker)
 
 
 def _growth_name(growth: Growth) -> str:
@@ -167,9 +167,9 @@ def _counter(slot: Slot, series: str, size: int) -> Event:
     return {"ph": "C", "name": name, "args": {"bytes": size}}
 
 
-def _instant(name: str, record: Ask | Growth | Failure, view: RankView) -> Event:
+def _instant(name: str, record: Request | Growth | Failure, worker: Worker) -> Event:
     args = {
-        "caller": redact_text(view.where(record.site)["caller"][:400]),
+        "caller": redact_text(worker.where(record.site)["caller"][:400]),
         "phase": record.phase,
         "slot": slot_text(record.slot) or "ubatch 0, lane 0",
         "step": step_text(record.step),

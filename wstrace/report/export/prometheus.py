@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from wstrace.runs.run import Session
-from wstrace.runs.worker import RankView, SiteUse
+from wstrace.runs.run import Run
+from wstrace.runs.worker import Worker, WorkerSite
 from wstrace.trace.records import Slot
 from wstrace.trace.redact import redact_text
 
@@ -28,14 +28,14 @@ class Metric:
     name: str
     kind: Literal["gauge", "counter"]
     help: str
-    samples: Callable[[Session], Iterable[Sample]]
+    samples: Callable[[Run], Iterable[Sample]]
 
 
-def render_prometheus(session: Session) -> str:
+def render_prometheus(run: Run) -> str:
     """All metrics of a session; a family without a sample is left out."""
     lines: list[str] = []
     for metric in METRICS:
-        samples = [_line(metric.name, *sample) for sample in metric.samples(session)]
+        samples = [_line(metric.name, *sample) for sample in metric.samples(run)]
         if samples:
             lines += [f"# HELP {metric.name} {metric.help}"]
             lines += [f"# TYPE {metric.name} {metric.kind}", *samples]
@@ -56,8 +56,8 @@ def _escape(text: str) -> str:
     return clean.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def _rank(view: RankView) -> Labels:
-    ranks = view.ranks
+def _rank(worker: Worker) -> Labels:
+    ranks = worker.ranks
     named = {"dp": ranks.dp, "pp": ranks.pp, "tp": ranks.tp}
     return {name: str(value or 0) for name, value in named.items()}
 
@@ -66,11 +66,11 @@ def _slot(slot: Slot) -> Labels:
     return {"ubatch": str(slot.ubatch), "lane": str(slot.lane)}
 
 
-def _info(session: Session) -> Iterator[Sample]:
-    header = session.ranks[0].header if session.ranks else None
+def _info(run: Run) -> Iterator[Sample]:
+    header = run.workers[0].header if run.workers else None
     yield (
         {
-            "run": session.trace.run,
+            "run": run.trace.run,
             "vllm": (header.vllm or "") if header else "",
             "torch": (header.torch or "") if header else "",
             "wstrace": header.wstrace if header else "",
@@ -79,112 +79,112 @@ def _info(session: Session) -> Iterator[Sample]:
     )
 
 
-def _verdict(session: Session) -> Iterator[Sample]:
+def _verdict(run: Run) -> Iterator[Sample]:
     for verdict in ("clean", "findings", "inconclusive"):
-        yield {"verdict": verdict}, float(session.verdict() == verdict)
+        yield {"verdict": verdict}, float(run.verdict() == verdict)
 
 
-def _findings(session: Session) -> Iterator[Sample]:
+def _findings(run: Run) -> Iterator[Sample]:
     counted: dict[tuple[str, str], int] = {}
-    for finding in session.findings:
+    for finding in run.findings:
         key = finding.code, finding.severity
         counted[key] = counted.get(key, 0) + 1
     for (code, severity), count in sorted(counted.items()):
         yield {"code": code, "severity": severity}, count
 
 
-def _arenas(size: Callable[[RankView, Slot], int]) -> Callable[[Session], Iterator[Sample]]:
-    def samples(session: Session) -> Iterator[Sample]:
-        for view in session.ranks:
-            for slot in view.slots():
-                yield {**_rank(view), **_slot(slot)}, size(view, slot)
+def _arenas(size: Callable[[Worker, Slot], int]) -> Callable[[Run], Iterator[Sample]]:
+    def samples(run: Run) -> Iterator[Sample]:
+        for worker in run.workers:
+            for slot in worker.slots():
+                yield {**_rank(worker), **_slot(slot)}, size(worker, slot)
 
     return samples
 
 
-def _reserved(view: RankView, slot: Slot) -> int:
+def _reserved(worker: Worker, slot: Slot) -> int:
     sizes = [
         dict(zip(event.slots, event.sizes, strict=False)).get(slot, 0)
-        for event in view.reserves
+        for event in worker.reserves
         if event.event == "applied"
     ]
     return sizes[-1] if sizes else 0
 
 
-def _locked(session: Session) -> Iterator[Sample]:
-    for view in session.ranks:
-        yield _rank(view), float(view.last_lock is not None)
+def _locked(run: Run) -> Iterator[Sample]:
+    for worker in run.workers:
+        yield _rank(worker), float(worker.last_lock is not None)
 
 
-def _growths(session: Session) -> Iterator[Sample]:
-    for view in session.ranks:
+def _growths(run: Run) -> Iterator[Sample]:
+    for worker in run.workers:
         counted: dict[tuple[Slot, str], int] = {}
-        for growth in view.growths:
+        for growth in worker.growths:
             when = "after_lock" if growth.locked else "before_lock"
             counted[growth.slot, when] = counted.get((growth.slot, when), 0) + 1
         for (slot, when), count in sorted(counted.items()):
-            yield {**_rank(view), **_slot(slot), "when": when}, count
+            yield {**_rank(worker), **_slot(slot), "when": when}, count
 
 
-def _refused(session: Session) -> Iterator[Sample]:
-    for view in session.ranks:
-        kinds = [failure.kind for failure in view.failures if not failure.survived]
+def _refused(run: Run) -> Iterator[Sample]:
+    for worker in run.workers:
+        kinds = [failure.kind for failure in worker.failures if not failure.survived]
         for kind in ("arena", "persistent", "layer", "memory"):
-            yield {**_rank(view), "kind": kind}, kinds.count(kind)
+            yield {**_rank(worker), "kind": kind}, kinds.count(kind)
 
 
-def _site_labels(view: RankView, use: SiteUse) -> Labels:
-    return {"site": str(use.key), **_rank(view), **_slot(use.slot)}
+def _site_labels(worker: Worker, use: WorkerSite) -> Labels:
+    return {"site": str(use.key), **_rank(worker), **_slot(use.slot)}
 
 
-def _sites(size: Callable[[SiteUse], int]) -> Callable[[Session], Iterator[Sample]]:
-    def samples(session: Session) -> Iterator[Sample]:
-        for view in session.ranks:
-            for use in view.sites.values():
-                yield _site_labels(view, use), size(use)
+def _sites(size: Callable[[WorkerSite], int]) -> Callable[[Run], Iterator[Sample]]:
+    def samples(run: Run) -> Iterator[Sample]:
+        for worker in run.workers:
+            for use in worker.sites.values():
+                yield _site_labels(worker, use), size(use)
 
     return samples
 
 
-def _calls(session: Session) -> Iterator[Sample]:
-    for view in session.ranks:
-        for use in view.sites.values():
+def _calls(run: Run) -> Iterator[Sample]:
+    for worker in run.workers:
+        for use in worker.sites.values():
             for phase, calls in use.calls.items():
-                yield {**_site_labels(view, use), "phase": phase}, calls
+                yield {**_site_labels(worker, use), "phase": phase}, calls
 
 
-def _bounds(session: Session) -> Iterator[Sample]:
-    for site in session.sites:
+def _bounds(run: Run) -> Iterator[Sample]:
+    for site in run.sites:
         if site.bound.bytes is not None:
             labels = {"site": str(site.key), **_slot(site.slot), "grade": site.bound.grade}
             yield labels, site.bound.bytes
 
 
-def _counts(name: str) -> Callable[[Session], Iterator[Sample]]:
-    def samples(session: Session) -> Iterator[Sample]:
-        for view in session.ranks:
-            if view.counts is not None:
-                yield _rank(view), getattr(view.counts, name)
+def _counts(name: str) -> Callable[[Run], Iterator[Sample]]:
+    def samples(run: Run) -> Iterator[Sample]:
+        for worker in run.workers:
+            if worker.counts is not None:
+                yield _rank(worker), getattr(worker.counts, name)
 
     return samples
 
 
-def _memory(name: str) -> Callable[[Session], Iterator[Sample]]:
-    def samples(session: Session) -> Iterator[Sample]:
-        for view in session.ranks:
-            value = getattr(view.memory, name)
+def _memory(name: str) -> Callable[[Run], Iterator[Sample]]:
+    def samples(run: Run) -> Iterator[Sample]:
+        for worker in run.workers:
+            value = getattr(worker.memory, name)
             if value is not None:
-                yield _rank(view), value
+                yield _rank(worker), value
 
     return samples
 
 
-def _last_record(session: Session) -> Iterator[Sample]:
-    for view in session.ranks:
-        newest = max((r.ns for r in view.process.records), default=0)
-        header = view.header
+def _last_record(run: Run) -> Iterator[Sample]:
+    for worker in run.workers:
+        newest = max((r.ns for r in worker.process.records), default=0)
+        header = worker.header
         if newest and header.wall_ns:
-            yield _rank(view), round((header.wall_ns + newest - header.ns) / 1e9, 3)
+            yield _rank(worker), round((header.wall_ns + newest - header.ns) / 1e9, 3)
 
 
 METRICS: Final[Sequence[Metric]] = (
@@ -196,13 +196,13 @@ METRICS: Final[Sequence[Metric]] = (
         "wstrace_arena_warmup_bytes",
         "gauge",
         "Arena of a slot when warm-up ended.",
-        _arenas(RankView.arena),
+        _arenas(Worker.arena),
     ),
     Metric(
         "wstrace_arena_bytes",
         "gauge",
         "Arena of a slot at the end of the trace.",
-        _arenas(RankView.arena_now),
+        _arenas(Worker.arena_now),
     ),
     Metric("wstrace_reserve_bytes", "gauge", "Reserve applied in a slot.", _arenas(_reserved)),
     Metric("wstrace_growths_total", "counter", "Arena replacements of a slot.", _growths),

@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any, Final
 
 from wstrace.errors import WstraceError
-from wstrace.runs.run import Session
-from wstrace.runs.worker import AFTER_LOCK, RankView
-from wstrace.trace.records import Ask
+from wstrace.runs.run import Run
+from wstrace.runs.worker import AFTER_LOCK, Worker
+from wstrace.trace.records import Request
 from wstrace.trace.redact import redact_text
 
 COLUMNS: Final[tuple[str, ...]] = (
@@ -46,25 +46,25 @@ COLUMNS: Final[tuple[str, ...]] = (
 Row = dict[str, Any]
 
 
-def rows(session: Session) -> Iterator[Row]:
+def rows(run: Run) -> Iterator[Row]:
     """Every recorded request with the keys of `COLUMNS`; sizes in bytes, unknowns None."""
-    for view in session.ranks:
-        offset = view.header.wall_ns - view.header.ns
-        for record in view.process.records:
-            if isinstance(record, Ask):
-                yield _row(session, view, record, offset)
+    for worker in run.workers:
+        offset = worker.header.wall_ns - worker.header.ns
+        for record in worker.process.records:
+            if isinstance(record, Request):
+                yield _row(run, worker, record, offset)
 
 
-def _row(session: Session, view: RankView, ask: Ask, offset: int) -> Row:
-    site = view.callers.get(ask.site)
-    arena = view.arena(ask.slot)
+def _row(run: Run, worker: Worker, ask: Request, offset: int) -> Row:
+    site = worker.callers.get(ask.site)
+    arena = worker.arena(ask.slot)
     step = ask.step
     return {
-        "run": session.trace.run,
-        "rank": view.ranks.rank,
-        "dp": view.ranks.dp,
-        "pp": view.ranks.pp,
-        "tp": view.ranks.tp,
+        "run": run.trace.run,
+        "rank": worker.ranks.rank,
+        "dp": worker.ranks.dp,
+        "pp": worker.ranks.pp,
+        "tp": worker.ranks.tp,
         "wall_ns": ask.ns + offset,
         "phase": ask.phase,
         "after_lock": ask.phase in AFTER_LOCK,
@@ -92,16 +92,16 @@ def _row(session: Session, view: RankView, ask: Ask, offset: int) -> Row:
     }
 
 
-def render_csv(session: Session) -> str:
+def render_csv(run: Run) -> str:
     """The table as CSV with a header line; unknown values are empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows(session))
+    writer.writerows(rows(run))
     return out.getvalue()
 
 
-def render_parquet(session: Session) -> bytes:
+def render_parquet(run: Run) -> bytes:
     """The table as a Parquet file. Raises WstraceError where pyarrow is missing."""
     try:
         arrow: Any = import_module("pyarrow")
@@ -112,7 +112,7 @@ def render_parquet(session: Session) -> bytes:
             "Install it with `pip install pyarrow`, or use --format csv.",
         ) from error
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for row in rows(session):
+    for row in rows(run):
         for name, values in columns.items():
             values.append(row[name])
     sink = arrow.BufferOutputStream()

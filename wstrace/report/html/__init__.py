@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from wstrace.report.html.pair import render_pair
 from wstrace.report.html.single import render_single
-from wstrace.runs.run import Session
+from wstrace.runs.run import Run
 
 
-def render(sessions: Sequence[Session]) -> str:
+def render(runs: Sequence[Run]) -> str:
     """The report of one session, or of two (old and new) compared.
 
     Raises ValueError for any other number.
     """
-    match list(sessions):
-        case [session]:
-            return render_single(session)
+    match list(runs):
+        case [run]:
+            return render_single(run)
         case [old, new]:
             return render_pair(old, new)
     raise ValueError("a report shows one run or two")

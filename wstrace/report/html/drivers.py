@@ -16,7 +16,7 @@ from wstrace.report.html.names import clean
 from wstrace.report.html.sites import SiteRow
 from wstrace.reserve.evaluate import numeric
 from wstrace.runs.worker import AFTER_LOCK
-from wstrace.trace.records import Ask, Limit
+from wstrace.trace.records import Limit, Request
 from wstrace.vllm.roles import ROLES
 
 MOST_CHARTS: Final = 6
@@ -82,7 +82,7 @@ def _chart(row: SiteRow) -> DriverChart | None:
     return chart if len(chart.dots) > 1 or chart.line else None
 
 
-def _sample(row: SiteRow) -> tuple[list[Ask], int]:
+def _sample(row: SiteRow) -> tuple[list[Request], int]:
     """One request of each size, in warm-up and after; of many, spread over the sizes."""
     distinct = {
         (ask.bytes, ask.phase in AFTER_LOCK): ask
@@ -97,7 +97,7 @@ def _sample(row: SiteRow) -> tuple[list[Ask], int]:
     return [asks[i] for i in sorted(chosen)], len(asks) - len(chosen)
 
 
-def _choose(asks: Sequence[Ask], bound: Bound) -> str | None:
+def _choose(asks: Sequence[Request], bound: Bound) -> str | None:
     """The driver with most different values; only the formula's own where there is one."""
     named = [d for d in bound.drivers if d in _names(bound.driver_formula)]
     candidates = named or list(_GUESSES)
@@ -118,11 +118,11 @@ def _role(variable: str) -> str:
     return variable if variable in ROLES else re.sub(r"_\d+$", "", variable)
 
 
-def _values(asks: Sequence[Ask], role: str) -> set[int]:
+def _values(asks: Sequence[Request], role: str) -> set[int]:
     return {value for ask in asks if (value := driver_value(ask, role)) is not None}
 
 
-def driver_value(ask: Ask, role: str) -> int | None:
+def driver_value(ask: Request, role: str) -> int | None:
     """The quantity's value for one request: as its source had it, else as the step had it."""
     for leaf in ask.provenance.leaves if ask.provenance else ():
         if leaf.role == role and leaf.value is not None:
@@ -131,7 +131,7 @@ def driver_value(ask: Ask, role: str) -> int | None:
     return known[0].get(role) if known else None
 
 
-def _add_dots(chart: DriverChart, asks: Sequence[Ask]) -> None:
+def _add_dots(chart: DriverChart, asks: Sequence[Request]) -> None:
     seen: dict[Dot, None] = {}
     for ask in asks:
         value = driver_value(ask, chart.driver)

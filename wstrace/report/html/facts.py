@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wstrace.report.html.names import clean, clean_argv
-from wstrace.runs.run import Session
-from wstrace.runs.worker import RankView
+from wstrace.runs.run import Run
+from wstrace.runs.worker import Worker
 
 Pair = tuple[str, str]
 
@@ -23,61 +23,61 @@ class RunFacts:
     notes: tuple[str, ...]
 
 
-def run_facts(session: Session) -> RunFacts:
+def run_facts(session: Run) -> RunFacts:
     """The facts of a run, from run.json and the first worker."""
-    view = session.ranks[0] if session.ranks else None
+    worker = session.workers[0] if session.workers else None
     return RunFacts(
-        title=_title(session, view),
-        run=tuple(_run(session, view)),
-        limits=tuple(_limits(view)) if view else (),
-        phases=tuple(_phases(view)) if view else (),
-        hooks=tuple((h.name, clean(h.why)) for h in view.hooks.values() if not h.set)
-        if view
+        title=_title(session, worker),
+        run=tuple(_run(session, worker)),
+        limits=tuple(_limits(worker)) if worker else (),
+        phases=tuple(_phases(worker)) if worker else (),
+        hooks=tuple((h.name, clean(h.why)) for h in worker.hooks.values() if not h.set)
+        if worker
         else (),
         notes=tuple(clean(note, 400) for note in _notes(session)),
     )
 
 
-def _title(session: Session, view: RankView | None) -> str:
-    model = clean(str(view.limits.get("model") or "")) if view else ""
-    version = f"vLLM {view.header.vllm}" if view and view.header.vllm else ""
+def _title(session: Run, worker: Worker | None) -> str:
+    model = clean(str(worker.limits.get("model") or "")) if worker else ""
+    version = f"vLLM {worker.header.vllm}" if worker and worker.header.vllm else ""
     return " · ".join(part for part in (model, version) if part) or clean(session.trace.run)
 
 
-def _run(session: Session, view: RankView | None) -> list[Pair]:
+def _run(session: Run, worker: Worker | None) -> list[Pair]:
     meta = session.trace.meta
     pairs = [("run", clean(session.trace.run))]
     if meta is not None:
         ended = f"{meta.ended}, exit code {meta.exit_code}" if meta.ended else "not recorded"
         pairs += [("command", clean_argv(meta.command)), ("started", clean(meta.started))]
         pairs += [("ended", clean(ended))]
-    if view is not None:
-        pairs += _of_worker(view)
-        if meta is None and view.header.argv:
-            pairs.append(("command", clean_argv(view.header.argv)))
+    if worker is not None:
+        pairs += _of_worker(worker)
+        if meta is None and worker.header.argv:
+            pairs.append(("command", clean_argv(worker.header.argv)))
     processes = session.trace.processes
-    pairs.append(("processes", f"{len(processes)}, {len(session.ranks)} of them workers"))
+    pairs.append(("processes", f"{len(processes)}, {len(session.workers)} of them workers"))
     records = sum(len(p.records) for p in processes)
     pairs.append(("records", f"{records:,}"))
     return [(name, value) for name, value in pairs if value]
 
 
-def _of_worker(view: RankView) -> list[Pair]:
-    header = view.header
+def _of_worker(worker: Worker) -> list[Pair]:
+    header = worker.header
     return [
         ("vLLM", clean(header.vllm or "")),
         ("torch", clean(header.torch or "")),
         ("Python", clean(header.python)),
         ("wstrace", clean(header.wstrace)),
-        ("model runner", clean(view.worker.runner)),
+        ("model runner", clean(worker.init.runner)),
         ("host", clean(header.host)),
         ("on growth", clean(header.on_growth)),
         ("reserve", clean(header.reserve or "none")),
     ]
 
 
-def _limits(view: RankView) -> list[Pair]:
-    return [(clean(name), _limit(value)) for name, value in view.limits.items()]
+def _limits(worker: Worker) -> list[Pair]:
+    return [(clean(name), _limit(value)) for name, value in worker.limits.items()]
 
 
 def _limit(value: object) -> str:
@@ -90,16 +90,16 @@ def _limit(value: object) -> str:
     return clean(str(value))
 
 
-def _phases(view: RankView) -> list[tuple[str, str, str]]:
+def _phases(worker: Worker) -> list[tuple[str, str, str]]:
     """(phase, seconds from the start, step) of the first 40 changes."""
-    start = view.process.header.ns
+    start = worker.process.header.ns
     return [
         (change.phase, f"{max(0, change.ns - start) / 1e9:,.2f}", f"{change.step:,}")
-        for change in view.phases[:40]
+        for change in worker.phases[:40]
     ]
 
 
-def _notes(session: Session) -> list[str]:
+def _notes(session: Run) -> list[str]:
     cut = [f"{p.path.name}: its last record was cut" for p in session.trace.processes if p.cut]
-    own = [note.text for view in session.ranks for note in view.notes]
+    own = [note.text for worker in session.workers for note in worker.notes]
     return list(dict.fromkeys([*session.notes, *cut, *own]))[:40]

@@ -11,8 +11,8 @@ from wstrace.known_sites import known
 from wstrace.report.finding_text import slot_text, step_text
 from wstrace.report.html.names import clean, rank_names
 from wstrace.report.html.sites import SiteRow
-from wstrace.runs.run import Session
-from wstrace.runs.worker import RankView
+from wstrace.runs.run import Run
+from wstrace.runs.worker import Worker
 from wstrace.trace.records import Slot
 from wstrace.units import exact, human
 
@@ -36,13 +36,13 @@ class Card:
     bars: tuple[tuple[str, str, float], ...]
 
 
-def cards(session: Session, rows: Sequence[SiteRow]) -> tuple[list[Card], int]:
+def cards(run: Run, rows: Sequence[SiteRow]) -> tuple[list[Card], int]:
     """The worst findings first, and how many are left out."""
     numbers = {(r.site.key.file, r.site.key.function, r.site.slot): r.number for r in rows}
-    view = session.ranks[0] if session.ranks else None
-    chosen = session.findings[:MOST]
-    made = [_card(f, _number(f, numbers), view) for f in chosen]
-    return made, len(session.findings) - len(chosen)
+    worker = run.workers[0] if run.workers else None
+    chosen = run.findings[:MOST]
+    made = [_card(f, _number(f, numbers), worker) for f in chosen]
+    return made, len(run.findings) - len(chosen)
 
 
 def _number(finding: Finding, numbers: Mapping[tuple[str, str, Slot], int]) -> int | None:
@@ -51,7 +51,7 @@ def _number(finding: Finding, numbers: Mapping[tuple[str, str, Slot], int]) -> i
     return numbers.get((finding.file, finding.function, finding.slot))
 
 
-def _card(finding: Finding, number: int | None, view: RankView | None) -> Card:
+def _card(finding: Finding, number: int | None, worker: Worker | None) -> Card:
     return Card(
         code=finding.code,
         severity=finding.severity,
@@ -59,18 +59,18 @@ def _card(finding: Finding, number: int | None, view: RankView | None) -> Card:
         where=clean(finding.caller or finding.site),
         detail=clean(finding.detail[:1].upper() + finding.detail[1:], 600),
         advice=clean(finding.advice, 600),
-        facts=tuple((name, value) for name, value in _facts(finding, view) if value),
+        facts=tuple((name, value) for name, value in _facts(finding, worker) if value),
         statements=tuple(clean(s, 300) for s in finding.statements[:4]),
         site=number,
-        links=_links(finding, view.header.vllm if view else None),
+        links=_links(finding, worker.header.vllm if worker else None),
         bars=_bars(finding),
     )
 
 
-def _facts(finding: Finding, view: RankView | None) -> list[tuple[str, str]]:
+def _facts(finding: Finding, worker: Worker | None) -> list[tuple[str, str]]:
     layers = finding.layers
     more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
-    world = view.worker.world if view else None
+    world = worker.init.world if worker else None
     several = len(finding.ranks) > 1
     return [
         ("layer", clean(layers[0]) + more if layers else ""),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from wstrace.report.html.names import clean, clean_argv
 from wstrace.reserve.schema import ReserveConfig
 from wstrace.reserve.writer import dumps
-from wstrace.runs.run import Session
+from wstrace.runs.run import Run
 from wstrace.trace.redact import redact_text
 from wstrace.units import exact
 
@@ -38,15 +38,15 @@ class Fix:
     not_covered: tuple[tuple[str, str, str], ...]
 
 
-def fix(session: Session, config: ReserveConfig | None, can_fail: tuple[str, ...] = ()) -> Fix:
+def fix(run: Run, config: ReserveConfig | None, can_fail: tuple[str, ...] = ()) -> Fix:
     """The fix for a session; without a config only the commands that make one."""
     text = redact_text(dumps(config)) if config is not None else ""
     too_large = len(text) > LARGEST
     text = "" if too_large else text
     return Fix(
-        needed=bool(session.escapes or session.verdict() == "findings"),
-        command=f"wstrace run --reserve reserve.yaml -- {_command(session)}",
-        make=f"wstrace reserve {shlex.quote(clean(session.trace.path.name))} -o reserve.yaml",
+        needed=bool(run.escapes or run.verdict() == "findings"),
+        command=f"wstrace run --reserve reserve.yaml -- {_command(run)}",
+        make=f"wstrace reserve {shlex.quote(clean(run.trace.path.name))} -o reserve.yaml",
         config=text,
         download=_data_url(text),
         too_large=too_large,
@@ -63,8 +63,8 @@ def fix(session: Session, config: ReserveConfig | None, can_fail: tuple[str, ...
     )
 
 
-def _command(session: Session) -> str:
-    meta = session.trace.meta
+def _command(run: Run) -> str:
+    meta = run.trace.meta
     if meta is not None:
         return clean_argv(tuple(shlex.quote(word) for word in meta.command))
     return "YOUR COMMAND"

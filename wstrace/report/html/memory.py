@@ -9,7 +9,7 @@ from wstrace.findings.kv_sizing import kv_tokens
 from wstrace.report.html.names import rank_label
 from wstrace.reserve.schema import ReserveConfig
 from wstrace.runs.accounting import accounting, window_of
-from wstrace.runs.worker import RankView
+from wstrace.runs.worker import Worker
 from wstrace.trace.records import Slot
 
 
@@ -36,38 +36,38 @@ class MemoryView:
     tokens: int | None
 
 
-def memory_view(views: Sequence[RankView], reserve: ReserveConfig | None) -> MemoryView | None:
+def memory_view(workers: Sequence[Worker], reserve: ReserveConfig | None) -> MemoryView | None:
     """The rank with the smallest KV cache; None where no rank recorded its memory."""
-    known = [v for v in views if v.memory.available_kv_bytes is not None]
+    known = [v for v in workers if v.memory.available_kv_bytes is not None]
     if not known:
         return None
-    view = min(known, key=lambda v: v.memory.available_kv_bytes or 0)
-    kv = view.memory.available_kv_bytes or 0
+    worker = min(known, key=lambda v: v.memory.available_kv_bytes or 0)
+    kv = worker.memory.available_kv_bytes or 0
     return MemoryView(
-        rank=rank_label(view.ranks, view.worker.world),
-        others=len(views) - 1,
-        parts=_parts(view, kv, reserve),
-        total=view.memory.total_bytes,
-        fixed_kv=view.memory.fixed_kv or "",
-        tokens=kv_tokens(view, kv),
+        rank=rank_label(worker.ranks, worker.init.world),
+        others=len(workers) - 1,
+        parts=_parts(worker, kv, reserve),
+        total=worker.memory.total_bytes,
+        fixed_kv=worker.memory.fixed_kv or "",
+        tokens=kv_tokens(worker, kv),
     )
 
 
-def _parts(view: RankView, kv: int, reserve: ReserveConfig | None) -> tuple[Part, ...]:
+def _parts(worker: Worker, kv: int, reserve: ReserveConfig | None) -> tuple[Part, ...]:
     parts = [Part("KV cache", "kv", kv, None if reserve is None else _kv_after(kv, reserve))]
-    parts += _arenas(view, _reserved(view, reserve))
-    if weights := view.memory.weights_bytes:
+    parts += _arenas(worker, _reserved(worker, reserve))
+    if weights := worker.memory.weights_bytes:
         parts.insert(
             0, Part("weights", "weights", weights, None if reserve is None else weights)
         )
     return tuple(parts)
 
 
-def _arenas(view: RankView, reserved: int | None) -> list[Part]:
+def _arenas(worker: Worker, reserved: int | None) -> list[Part]:
     """The arenas by what KV sizing made of them; a reserve is paid for unless it is fixed."""
-    counted = sum(_counted(view, slot) for slot in view.slots())
-    grown = max(0, sum(view.arena_now(slot) for slot in view.slots()) - counted)
-    of, fixed = accounting(view), view.memory.fixed_kv is not None
+    counted = sum(_counted(worker, slot) for slot in worker.slots())
+    grown = max(0, sum(worker.arena_now(slot) for slot in worker.slots()) - counted)
+    of, fixed = accounting(worker), worker.memory.fixed_kv is not None
     unknown = min(grown, of.unknown)
     after: tuple[int | None, int | None] = (None, None)
     if reserved is not None:
@@ -83,14 +83,14 @@ def _arenas(view: RankView, reserved: int | None) -> list[Part]:
     return parts
 
 
-def _counted(view: RankView, slot: Slot) -> int:
+def _counted(worker: Worker, slot: Slot) -> int:
     sizes = [
-        g.after for g in view.growths if g.slot == slot and window_of(view, g) == "counted"
+        g.after for g in worker.growths if g.slot == slot and window_of(worker, g) == "counted"
     ]
     return sizes[-1] if sizes else 0
 
 
-def _reserved(view: RankView, reserve: ReserveConfig | None) -> int | None:
+def _reserved(worker: Worker, reserve: ReserveConfig | None) -> int | None:
     return None if reserve is None else sum(slot.bytes for slot in reserve.slots)
 
 

@@ -17,7 +17,7 @@ from wstrace.report.html.timeline import Timeline, timelines
 from wstrace.report.html.timeline_figure import timeline
 from wstrace.report.html.verdict_view import verdict_view
 from wstrace.runs.compare import SiteChange, compare
-from wstrace.runs.run import Session, SiteSummary
+from wstrace.runs.run import Run, RunSite
 
 MOST_ROWS: Final = 1000
 MOST_TIMELINES: Final = 4
@@ -36,7 +36,7 @@ class ChangeRow:
     bound_b: int | None
 
 
-def render_pair(old: Session, new: Session) -> str:
+def render_pair(old: Run, new: Run) -> str:
     """The page that compares run A (old) with run B (new)."""
     changes = compare(old, new)
     facts = run_facts(old), run_facts(new)
@@ -86,7 +86,7 @@ def _row(change: SiteChange) -> ChangeRow:
     )
 
 
-def _bound(site: SiteSummary | None) -> int | None:
+def _bound(site: RunSite | None) -> int | None:
     return site.bound.bytes if site else None
 
 
@@ -99,14 +99,14 @@ def different(a: RunFacts, b: RunFacts) -> list[tuple[str, str, str]]:
     return [pair for pair in pairs if pair[1] != pair[2]]
 
 
-def _finding_changes(old: Session, new: Session) -> list[tuple[str, str, str, str]]:
+def _finding_changes(old: Run, new: Run) -> list[tuple[str, str, str, str]]:
     """(code, where, in A, in B) of every finding of either run."""
     a, b = _findings(old), _findings(new)
     keys = list(dict.fromkeys([*b, *a]))[:200]
     return [(*key, a.get(key, "-"), b.get(key, "-")) for key in keys]
 
 
-def _findings(session: Session) -> dict[tuple[str, str], str]:
+def _findings(session: Run) -> dict[tuple[str, str], str]:
     return {
         (f.code, clean(f.caller or f.site or f.title)): clean(f.detail, 300)
         for f in reversed(session.findings)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from wstrace.errors import WstraceError
-from wstrace.planning.from_run import plan_session
+from wstrace.planning.from_run import plan_run
 from wstrace.planning.plan import Wishes
 from wstrace.reserve.schema import ReserveConfig
-from wstrace.runs.run import Session
+from wstrace.runs.run import Run
 
 
-def planned(session: Session) -> tuple[ReserveConfig | None, tuple[str, ...]]:
+def planned(run: Run) -> tuple[ReserveConfig | None, tuple[str, ...]]:
     """The config and what can still fail in spite of it; (None, ()) where none can be made."""
     try:
-        made = plan_session(session, Wishes())
+        made = plan_run(run, Wishes())
     except WstraceError:
         return None, ()
     return made.config, made.can_fail

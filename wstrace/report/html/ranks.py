@@ -9,8 +9,8 @@ from typing import Final, Literal
 from wstrace.findings.coverage import missing_ranks
 from wstrace.report.finding_text import slot_text
 from wstrace.report.html.names import rank_label, rank_names
-from wstrace.runs.run import Session
-from wstrace.runs.worker import RankView
+from wstrace.runs.run import Run
+from wstrace.runs.worker import Worker
 from wstrace.trace.records import Ranks
 from wstrace.units import human
 
@@ -59,14 +59,12 @@ class RankGrid:
     compact: bool
 
 
-def rank_grid(session: Session) -> RankGrid:
+def rank_grid(run: Run) -> RankGrid:
     """Every rank of the run, missing ones last."""
-    escaped = {rank for f in session.escapes for rank in f.ranks}
-    cells = [(v.ranks, _cell(v, v.ranks in escaped)) for v in session.ranks]
-    world = session.ranks[0].worker.world if session.ranks else None
-    lost = [
-        (r, Cell(rank_label(r, world), "missing", "")) for r in missing_ranks(session.ranks)
-    ]
+    escaped = {rank for f in run.escapes for rank in f.ranks}
+    cells = [(v.ranks, _cell(v, v.ranks in escaped)) for v in run.workers]
+    world = run.workers[0].init.world if run.workers else None
+    lost = [(r, Cell(rank_label(r, world), "missing", "")) for r in missing_ranks(run.workers)]
     return RankGrid(
         tuple(cell for _, cell in cells + lost),
         tuple(_groups(cells + lost, world)),
@@ -74,23 +72,25 @@ def rank_grid(session: Session) -> RankGrid:
     )
 
 
-def _cell(view: RankView, escaped: bool) -> Cell:
-    return Cell(rank_label(view.ranks, view.worker.world), _state(view, escaped), _sizes(view))
+def _cell(worker: Worker, escaped: bool) -> Cell:
+    return Cell(
+        rank_label(worker.ranks, worker.init.world), _state(worker, escaped), _sizes(worker)
+    )
 
 
-def _state(view: RankView, escaped: bool) -> State:
+def _state(worker: Worker, escaped: bool) -> State:
     if escaped:
         return "escaped"
-    if view.locks:
+    if worker.locks:
         return "locked"
-    return "unlocked" if view.served else "unfinished"
+    return "unlocked" if worker.served else "unfinished"
 
 
-def _sizes(view: RankView) -> str:
-    slots = view.slots()
+def _sizes(worker: Worker) -> str:
+    slots = worker.slots()
     if len(slots) == 1:
-        return human(view.arena(slots[0]))
-    named = [f"{slot_text(s) or 'ubatch 0, lane 0'}: {human(view.arena(s))}" for s in slots]
+        return human(worker.arena(slots[0]))
+    named = [f"{slot_text(s) or 'ubatch 0, lane 0'}: {human(worker.arena(s))}" for s in slots]
     return "; ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else "")
 
 

@@ -18,20 +18,20 @@ from wstrace.report.html.sites import MOST_BARS, SiteRow, origins, site_rows
 from wstrace.report.html.timeline import Timeline, timelines
 from wstrace.report.html.timeline_figure import timeline
 from wstrace.report.html.verdict_view import verdict_view
-from wstrace.runs.run import Session
+from wstrace.runs.run import Run
 
 
-def render_single(session: Session) -> str:
+def render_single(run: Run) -> str:
     """The whole page as text."""
-    config, can_fail = planned(session)
-    rows, rows_left = site_rows(session)
-    lines, slots_left = timelines(session)
+    config, can_fail = planned(run)
+    rows, rows_left = site_rows(run)
+    lines, slots_left = timelines(run)
     charts = driver_charts(rows)
-    memory = memory_view(session.ranks, config)
-    findings, findings_left = cards(session, rows)
+    memory = memory_view(run.workers, config)
+    findings, findings_left = cards(run, rows)
     context: Mapping[str, Any] = {
-        "verdict": verdict_view(session),
-        "fix": fix(session, config, can_fail),
+        "verdict": verdict_view(run),
+        "fix": fix(run, config, can_fail),
         "cards": findings,
         "cards_left": findings_left,
         "lines": lines,
@@ -41,9 +41,9 @@ def render_single(session: Session) -> str:
         "bars_left": max(0, len(rows) + rows_left - MOST_BARS),
         "charts": charts,
         "memory": memory,
-        "grid": rank_grid(session),
+        "grid": rank_grid(run),
         "origins": origins(rows),
-        "facts": run_facts(session),
+        "facts": run_facts(run),
     }
     return build("report.html.j2", context, _figures(lines, rows, charts, memory))
 

@@ -9,8 +9,8 @@ from typing import Final, Literal
 from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import slot_text, step_text
 from wstrace.report.html.names import clean, rank_label
-from wstrace.runs.run import Session, SiteSummary
-from wstrace.trace.records import Ask, Leaf, Slot, Spec
+from wstrace.runs.run import Run, RunSite
+from wstrace.trace.records import Leaf, Request, Slot, Spec
 from wstrace.units import human
 
 State = Literal["escaped", "latent", "warmed"]
@@ -29,7 +29,7 @@ class SiteRow:
     """One site in one slot. Sizes are bytes; `number` names its anchor on the page."""
 
     number: int
-    site: SiteSummary
+    site: RunSite
     caller: str
     name: str
     slot: str
@@ -69,13 +69,13 @@ class Origin:
     stack: tuple[str, ...]
 
 
-def site_rows(session: Session) -> tuple[list[SiteRow], int]:
+def site_rows(run: Run) -> tuple[list[SiteRow], int]:
     """The largest sites first, and how many smaller ones are left out."""
-    codes = worst_codes(session.findings)
-    ordered = sorted(session.sites, key=lambda s: codes.get(_key(s), "") == "")
+    codes = worst_codes(run.findings)
+    ordered = sorted(run.sites, key=lambda s: codes.get(_key(s), "") == "")
     chosen = ordered[:MOST_ROWS]
     rows = [_row(i + 1, site, codes.get(_key(site), "")) for i, site in enumerate(chosen)]
-    return rows, len(session.sites) - len(rows)
+    return rows, len(run.sites) - len(rows)
 
 
 def worst_codes(findings: Sequence[Finding]) -> dict[tuple[str, str, Slot | None], str]:
@@ -83,11 +83,11 @@ def worst_codes(findings: Sequence[Finding]) -> dict[tuple[str, str, Slot | None
     return {(f.file, f.function, f.slot): f.code for f in reversed(findings) if f.file}
 
 
-def _key(site: SiteSummary) -> tuple[str, str, Slot | None]:
+def _key(site: RunSite) -> tuple[str, str, Slot | None]:
     return site.key.file, site.key.function, site.slot
 
 
-def state_of(site: SiteSummary) -> State:
+def state_of(site: RunSite) -> State:
     """Escaped: above the arena it was locked at. Latent: above all it asked in warm-up."""
     locked = any(ask.locked for _, use in site.uses for ask in use.after)
     if locked and site.serving_bytes > site.arena_bytes:
@@ -95,7 +95,7 @@ def state_of(site: SiteSummary) -> State:
     return "latent" if site.serving_bytes > site.warmup_bytes else "warmed"
 
 
-def _row(number: int, site: SiteSummary, code: str) -> SiteRow:
+def _row(number: int, site: RunSite, code: str) -> SiteRow:
     return SiteRow(
         number=number,
         site=site,
@@ -142,12 +142,12 @@ def _origin(row: SiteRow) -> Origin:
     )
 
 
-def _when(site: SiteSummary, worst: Ask | None) -> str:
+def _when(site: RunSite, worst: Request | None) -> str:
     if worst is None:
         return "no request was recorded in full"
     step = step_text(worst.step)
-    view, _ = next(pair for pair in site.uses if worst in pair[1].asks)
-    rank = rank_label(view.ranks, view.worker.world)
+    worker, _ = next(pair for pair in site.uses if worst in pair[1].asks)
+    rank = rank_label(worker.ranks, worker.init.world)
     return ", ".join(part for part in (worst.phase, step, rank) if part)
 
 

@@ -15,16 +15,16 @@ from typing import Final, Literal
 
 from wstrace.report.finding_text import step_text
 from wstrace.report.html.names import figure_text, rank_label
-from wstrace.runs.run import Session
-from wstrace.runs.worker import AFTER_LOCK, RankView
+from wstrace.runs.run import Run
+from wstrace.runs.worker import AFTER_LOCK, Worker
 from wstrace.trace.records import (
-    Ask,
     Capture,
     Failure,
     Growth,
     Lock,
     PhaseChange,
     Record,
+    Request,
     ReserveEvent,
     Slot,
 )
@@ -37,7 +37,7 @@ MOST_BANDS: Final = 24
 LABEL: Final = 0.0062
 """Width of a letter of a phase's name, of the whole axis."""
 MOST_LABELS: Final = 0.8
-COLLECTED: Final = frozenset((Ask, Growth, Failure, Lock, Capture, ReserveEvent))
+COLLECTED: Final = frozenset((Request, Growth, Failure, Lock, Capture, ReserveEvent))
 SHORT_LIVED: Final = frozenset(("init",))
 
 
@@ -91,46 +91,46 @@ class _Stretch:
     """The events of one phase, in order, before they get a place."""
 
     phase: str
-    events: list[Ask | Growth | Failure] = field(default_factory=list)
+    events: list[Request | Growth | Failure] = field(default_factory=list)
     locks: list[tuple[int, Lock]] = field(default_factory=list)
     captures: list[int] = field(default_factory=list)
     reserves: list[tuple[int, ReserveEvent]] = field(default_factory=list)
 
 
-def timelines(session: Session) -> tuple[list[Timeline], int]:
+def timelines(run: Run) -> tuple[list[Timeline], int]:
     """One timeline a used slot, for the worker that asked most there; and slots left out."""
-    seen = {slot for view in session.ranks for slot in view.slots()}
-    slots = [slot for slot in seen if _largest(session.ranks, slot)]
-    ranked = sorted(slots, key=lambda slot: (-_largest(session.ranks, slot), slot))
+    seen = {slot for worker in run.workers for slot in worker.slots()}
+    slots = [slot for slot in seen if _largest(run.workers, slot)]
+    ranked = sorted(slots, key=lambda slot: (-_largest(run.workers, slot), slot))
     chosen = sorted(ranked[:MOST_SLOTS])
-    return [_timeline(session.ranks, slot) for slot in chosen], len(slots) - len(chosen)
+    return [_timeline(run.workers, slot) for slot in chosen], len(slots) - len(chosen)
 
 
-def _largest(views: Iterable[RankView], slot: Slot) -> int:
-    return max((_most(view, slot) for view in views), default=0)
+def _largest(workers: Iterable[Worker], slot: Slot) -> int:
+    return max((_most(worker, slot) for worker in workers), default=0)
 
 
-def _most(view: RankView, slot: Slot) -> int:
-    uses = [use for (_, s), use in view.sites.items() if s == slot]
+def _most(worker: Worker, slot: Slot) -> int:
+    uses = [use for (_, s), use in worker.sites.items() if s == slot]
     asked = max((max(u.warmup_bytes, u.after_bytes) for u in uses), default=0)
-    return max(asked, view.arena_now(slot))
+    return max(asked, worker.arena_now(slot))
 
 
-def _timeline(views: Sequence[RankView], slot: Slot) -> Timeline:
-    view = max(views, key=lambda v: _most(v, slot))
-    timeline = Timeline(slot, rank_label(view.ranks, view.worker.world), len(views) - 1)
-    stretches = _stretches(view, slot)
+def _timeline(workers: Sequence[Worker], slot: Slot) -> Timeline:
+    worker = max(workers, key=lambda v: _most(v, slot))
+    timeline = Timeline(slot, rank_label(worker.ranks, worker.init.world), len(workers) - 1)
+    stretches = _stretches(worker, slot)
     timeline.events = sum(len(s.events) for s in stretches)
     for stretch, band in zip(stretches, _bands(stretches), strict=True):
         timeline.bands.append(band)
-        _place(timeline, view, stretch, band)
+        _place(timeline, worker, stretch, band)
     _finish_arena(timeline)
     return timeline
 
 
-def _stretches(view: RankView, slot: Slot) -> list[_Stretch]:
+def _stretches(worker: Worker, slot: Slot) -> list[_Stretch]:
     found = [_Stretch("init")]
-    for record in view.process.records:
+    for record in worker.process.records:
         if isinstance(record, PhaseChange):
             _enter(found, record.phase)
         elif type(record) in COLLECTED:
@@ -153,7 +153,7 @@ def _enter(found: list[_Stretch], phase: str) -> None:
 
 
 def _collect(stretch: _Stretch, record: Record, slot: Slot) -> None:
-    if isinstance(record, (Ask, Growth, Failure)):
+    if isinstance(record, (Request, Growth, Failure)):
         if record.slot == slot:
             _append(stretch.events, record)
     elif isinstance(record, Lock):
@@ -164,10 +164,12 @@ def _collect(stretch: _Stretch, record: Record, slot: Slot) -> None:
         stretch.reserves.append((len(stretch.events), record))
 
 
-def _append(events: list[Ask | Growth | Failure], record: Ask | Growth | Failure) -> None:
+def _append(
+    events: list[Request | Growth | Failure], record: Request | Growth | Failure
+) -> None:
     """A refusal stands for the request that it refuses, recorded just before it."""
     last = events[-1] if events else None
-    if isinstance(record, Failure) and isinstance(last, Ask) and last.site == record.site:
+    if isinstance(record, Failure) and isinstance(last, Request) and last.site == record.site:
         events.pop()
     events.append(record)
 
@@ -187,44 +189,44 @@ def _bands(stretches: Sequence[_Stretch]) -> list[Band]:
     ]
 
 
-def _place(timeline: Timeline, view: RankView, stretch: _Stretch, band: Band) -> None:
+def _place(timeline: Timeline, worker: Worker, stretch: _Stretch, band: Band) -> None:
     count = len(stretch.events)
     bins = min(count, BINS)
-    best: dict[tuple[int, Kind], tuple[Ask | Growth | Failure, int]] = {}
+    best: dict[tuple[int, Kind], tuple[Request | Growth | Failure, int]] = {}
     for index, event in enumerate(stretch.events):
         at = index * bins // count
-        kind = _kind(event, timeline.slot, view)
+        kind = _kind(event, timeline.slot, worker)
         size = _bytes(event)
         if (at, kind) not in best or best[at, kind][1] < size:
             best[at, kind] = (event, size)
     for (at, kind), (event, size) in sorted(best.items(), key=lambda item: item[0]):
         x = _at(band, (at + 0.5) / bins)
-        point = Point(x, size, _hover(event, view, kind))
+        point = Point(x, size, _hover(event, worker, kind))
         timeline.points.setdefault(kind, []).append(point)
         if isinstance(event, Growth):
             timeline.arena.append(point)
     _mark(timeline, stretch, band, count)
 
 
-def _kind(event: Ask | Growth | Failure, slot: Slot, view: RankView) -> Kind:
+def _kind(event: Request | Growth | Failure, slot: Slot, worker: Worker) -> Kind:
     if isinstance(event, Failure):
         return "refused"
     if isinstance(event, Growth):
         return "reserve" if event.reserve else "growth"
     if event.phase not in AFTER_LOCK:
         return "warm-up"
-    return "escape" if event.locked and event.bytes > view.arena(slot) else "serving"
+    return "escape" if event.locked and event.bytes > worker.arena(slot) else "serving"
 
 
-def _bytes(event: Ask | Growth | Failure) -> int:
-    if isinstance(event, Ask):
+def _bytes(event: Request | Growth | Failure) -> int:
+    if isinstance(event, Request):
         return event.bytes
     return event.after if isinstance(event, Growth) else event.required or 0
 
 
-def _hover(event: Ask | Growth | Failure, view: RankView, kind: Kind) -> str:
-    site = view.callers.get(event.site or 0)
-    first = view.process.header.ns
+def _hover(event: Request | Growth | Failure, worker: Worker, kind: Kind) -> str:
+    site = worker.callers.get(event.site or 0)
+    first = worker.process.header.ns
     lines = [f"<b>{kind} {human(_bytes(event))}</b>"]
     if site is not None:
         lines.append(figure_text(site.caller, 72))

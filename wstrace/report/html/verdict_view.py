@@ -9,7 +9,7 @@ from typing import Final
 from wstrace.findings.finding import Finding
 from wstrace.report.html.names import clean
 from wstrace.report.verdict import sentence
-from wstrace.runs.run import Session, Verdict
+from wstrace.runs.run import Run, Verdict
 from wstrace.units import human
 
 _LABELS: Final[dict[Verdict, str]] = {
@@ -32,24 +32,24 @@ class VerdictView:
     reasons: tuple[str, ...]
 
 
-def verdict_view(session: Session) -> VerdictView:
+def verdict_view(run: Run) -> VerdictView:
     """What a triager reads first."""
-    worst = next((f for f in session.findings if f.severity == "error"), None)
-    caller, rest = _split(sentence(session), worst)
+    worst = next((f for f in run.findings if f.severity == "error"), None)
+    caller, rest = _split(sentence(run), worst)
     return VerdictView(
-        verdict=session.verdict(),
-        label=_label(session),
+        verdict=run.verdict(),
+        label=_label(run),
         caller=clean(caller),
         sentence=_unbroken(clean(rest, 500)),
-        error_text=clean(_error_text(session, worst), 500),
-        numbers=_of_finding(worst) if worst else _of_run(session),
-        reasons=tuple(clean(reason, 400) for reason in session.inconclusive),
+        error_text=clean(_error_text(run, worst), 500),
+        numbers=_of_finding(worst) if worst else _of_run(run),
+        reasons=tuple(clean(reason, 400) for reason in run.inconclusive),
     )
 
 
-def _label(session: Session) -> str:
-    verdict = session.verdict()
-    return _LABELS[verdict] if session.escapes or verdict != "findings" else "Findings"
+def _label(run: Run) -> str:
+    verdict = run.verdict()
+    return _LABELS[verdict] if run.escapes or verdict != "findings" else "Findings"
 
 
 def _split(text: str, worst: Finding | None) -> tuple[str, str]:
@@ -65,15 +65,15 @@ def _unbroken(text: str) -> str:
     return re.sub(r"(\d) (?=[KMG]?i?B\b)", "\\1\u00a0", text)
 
 
-def _error_text(session: Session, worst: Finding | None) -> str:
+def _error_text(run: Run, worst: Finding | None) -> str:
     """vLLM's own message for the worst finding's site, where the run died of it."""
     if worst is None:
         return ""
     texts = [
         failure.text
-        for view in session.ranks
-        for failure in view.failures
-        if failure.text and view.where(failure.site)["function"] == worst.function
+        for worker in run.workers
+        for failure in worker.failures
+        if failure.text and worker.where(failure.site)["function"] == worst.function
     ]
     return texts[0] if texts else ""
 
@@ -91,13 +91,13 @@ def _of_finding(worst: Finding) -> tuple[tuple[str, str, str], ...]:
     return tuple(n for n in numbers if n[1] != "-")
 
 
-def _of_run(session: Session) -> tuple[tuple[str, str, str], ...]:
-    counts = [view.counts for view in session.ranks if view.counts]
-    sizes = [size for view in session.ranks for size in view.locked_sizes.values()]
-    largest = max((s.serving_bytes for s in session.sites), default=0)
+def _of_run(run: Run) -> tuple[tuple[str, str, str], ...]:
+    counts = [worker.counts for worker in run.workers if worker.counts]
+    sizes = [size for worker in run.workers for size in worker.locked_sizes.values()]
+    largest = max((s.serving_bytes for s in run.sites), default=0)
     return (
-        ("sites", f"{len(session.sites):,}", ""),
-        ("ranks", f"{len(session.ranks):,}", ""),
+        ("sites", f"{len(run.sites):,}", ""),
+        ("ranks", f"{len(run.workers):,}", ""),
         ("arena when locked", human(max(sizes)) if sizes else "no lock", ""),
         ("largest in serving", human(largest) if largest else "none", ""),
         ("real steps", f"{max((c.steps_real for c in counts), default=0):,}", ""),
