@@ -78,7 +78,7 @@ def test_the_masked_request_alone_is_an_error_because_more_is_to_come() -> None:
 
 
 def test_growth_that_was_allowed_keeps_graphs_whole(grown_021: Run) -> None:
-    (view,) = grown_021.ranks
+    (view,) = grown_021.workers
     forced = [g for g in view.growths if g.forced]
     assert [g.after for g in forced] == [
         continuation(n) for n in (5088, 8992, 13088, 17184, 21280, 25376, 29472)
