@@ -78,7 +78,7 @@ def test_a_version_that_is_not_known_is_named() -> None:
 
 def test_a_cpu_worker_says_what_it_measures() -> None:
     on_cpu = run(growth(MIB, "profile", "unknown"), runner=CPU)
-    assert "a CPU worker counts the pages that were touched" in accounting_line(on_cpu.ranks)
+    assert "a CPU worker counts the pages that were touched" in accounting_line(on_cpu.workers)
 
 
 @pytest.mark.parametrize("fixed", ["kv_cache_memory_bytes", "num_gpu_blocks_override"])
@@ -87,7 +87,7 @@ def test_a_fixed_kv_size_counts_nothing_also_what_was_written_before(fixed: str)
     planned = run(
         growth(MIB, "load", "counted"), Memory(available_kv_bytes=1 << 30, fixed_kv=fixed)
     )
-    assert accounting_line(planned.ranks) == (
+    assert accounting_line(planned.workers) == (
         f"arenas in KV sizing: 1.00 MiB not counted (the KV size is fixed by {fixed})"
     )
     (finding,) = [f for f in planned.findings if f.code == "WS201"]
