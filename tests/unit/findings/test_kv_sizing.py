@@ -73,7 +73,9 @@ def test_an_older_trace_does_not_know_the_graph_estimate() -> None:
 
 def test_a_version_that_is_not_known_is_named() -> None:
     of_tomorrow = run(growth(MIB, "profile", "unknown"), vllm="0.99.0")
-    assert "(what vLLM 0.99.0 counts there is not known)" in accounting_line(of_tomorrow.ranks)
+    assert "(what vLLM 0.99.0 counts there is not known)" in accounting_line(
+        of_tomorrow.workers
+    )
 
 
 def test_a_cpu_worker_says_what_it_measures() -> None:
