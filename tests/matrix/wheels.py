@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 PINNED = (
@@ -97,7 +98,27 @@ def newest(count: int = NEWEST) -> tuple[str, ...]:
     return tuple(reversed(released[:count]))
 
 
-def _download(version: str, folder: Path) -> None:
+def python_files(version: str) -> Path:
+    """The folder with all of this version's Python files, 30 MB; downloaded once, as `sources`.
+
+    Raises UnavailableError with pip's last lines when it cannot be had.
+    """
+    folder = cache_folder() / f"{version}-whole"
+    if not (folder / "vllm").is_dir():
+        _download(version, folder, _python)
+    return folder
+
+
+def _python(name: str) -> bool:
+    return name.startswith("vllm/") and name.endswith(".py")
+
+
+def _kept(name: str) -> bool:
+    """The matrix's files, and METADATA: it says which version this is."""
+    return name in KEPT or name.endswith(".dist-info/METADATA")
+
+
+def _download(version: str, folder: Path, wanted: Callable[[str], bool] = _kept) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{version}-") as scratch:
         _pip(
@@ -106,16 +127,15 @@ def _download(version: str, folder: Path) -> None:
         )  # fmt: skip
         (wheel,) = Path(scratch).glob("vllm-*.whl")
         taken = Path(scratch) / "sources"
-        _take(wheel, taken)
+        _take(wheel, taken, wanted)
         shutil.rmtree(folder, ignore_errors=True)
         taken.rename(folder)
 
 
-def _take(wheel: Path, into: Path) -> None:
-    """Extract the kept files, and METADATA: it says which version this is."""
+def _take(wheel: Path, into: Path, wanted: Callable[[str], bool]) -> None:
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            if name in KEPT or name.endswith(".dist-info/METADATA"):
+            if wanted(name):
                 archive.extract(name, into)
 
 

@@ -1,0 +1,188 @@
+"""Random engines and the steps that their scheduler may run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from wstrace.trace.records import Request
+
+CAPTURED = (1, 2, 4, *range(8, 513, 8))
+"""vLLM's default graph sizes: 1, 2, 4, then multiples of 8 (config/compilation.py)."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine: its config's numbers by wstrace's names, per rank where they are sharded.
+
+    `words` are settings that are no numbers. `dispatch` is how tokens reach the experts.
+    """
+
+    numbers: dict[str, int]
+    words: dict[str, str] = field(default_factory=dict)
+    dispatch: str = "none"
+
+    def __getitem__(self, name: str) -> int:
+        return self.numbers[name]
+
+
+@dataclass(frozen=True)
+class State:
+    """A scheduler step: its requests, and the tokens after padding to a captured graph."""
+
+    requests: tuple[Request, ...]
+    padded: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the step schedules."""
+        return sum(request.scheduled for request in self.requests)
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence after the step."""
+        return max(r.computed + r.scheduled for r in self.requests)
+
+
+def draw_engine(random: Random, *, prefill_context: bool = True) -> Engine:
+    """An engine whose layout divides or does not, as vLLM allows it. `prefill_context`: the
+    release can share a prefill over ranks (PCP)."""
+    tp = random.choice((1, 1, 2, 4, 8))
+    dp = random.choice((1, 1, 2, 3, 4))
+    pcp = random.choice((1, 1, 1, 2)) if prefill_context else 1
+    ep = random.random() < 0.6
+    dcp = random.choice([n for n in (1, 1, 2, 4, 8) if tp % n == 0])
+    budget = random.choice((512, 2048, 8192, random.randint(200, 9000), random.randint(4, 40)))
+    seqs = min(budget, random.choice((4, 64, 256, random.randint(1, 300))))
+    drafts = random.choice((0, 0, 1, 3))
+    heads = random.choice((1, 2, 4, 8, 16, 24, 32, 64))
+    experts = random.choice((8, 60, 64, 128, 256))
+    ranks = tp * dp * pcp if ep else 1
+    numbers = {
+        "tensor_parallel_size": tp,
+        "data_parallel_size": dp,
+        "prefill_context_parallel_size": pcp,
+        "decode_context_parallel_size": dcp,
+        "expert_parallel_size": ranks,
+        "enable_expert_parallel": int(ep),
+        "max_num_batched_tokens": budget,
+        "max_num_seqs": seqs,
+        "max_model_len": random.choice((4096, 32768, 131072, random.randint(600, 50000))),
+        "block_size": random.choice((16, 32, 64, 128)),
+        "max_cudagraph_capture_size": max(s for s in CAPTURED if s <= min(512, max(1, budget))),
+        "num_attention_heads": heads,
+        "num_kv_heads": random.choice([n for n in (1, 2, 4, 8) if heads % n == 0]),
+        "head_size": random.choice((64, 96, 128, 256)),
+        "hidden_size": random.choice((2048, 2880, 4096, 7168)),
+        "moe_intermediate_size": random.choice((352, 512, 768, 1408, 2048)),
+        "num_experts": experts,
+        "top_k": random.choice((1, 2, 6, 8)),
+        "kv_lora_rank": random.choice((256, 512)),
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "index_head_dim": 128,
+        "index_n_heads": random.choice((32, 64)),
+        "index_topk": 2048,
+        "num_sms": random.choice((78, 108, 132, 144)),
+        "tq_max_kv_splits": random.choice((8, 32)),
+        "sliding_window": random.choice((128, 1023)),
+        "dtype_size": 2,
+        "num_layers": 32,
+        "sparse_mla_prefill_workspace_factor": 5,
+        "mla_prefill_head_padding": 64,
+    }
+    if drafts:
+        numbers["num_speculative_tokens"] = drafts
+    dispatch = "none" if dp * pcp == 1 else "gather"
+    if ep and dispatch == "gather":
+        dispatch = random.choice(("gather", "routed", "pairwise"))
+    split = dispatch in ("gather", "routed") and ep and tp > 1 and dp > 1
+    numbers["sequence_parallel_size"] = tp if split else 1
+    words = {"all2all_backend": _BACKENDS[dispatch], "dtype": "bfloat16"}
+    return Engine(numbers, words, dispatch)
+
+
+_BACKENDS = {
+    "none": "allgather_reducescatter",
+    "gather": "allgather_reducescatter",
+    "routed": "deepep_high_throughput",
+    "pairwise": "flashinfer_all2allv",
+}
+
+
+def draw_states(engine: Engine, random: Random, count: int) -> list[State]:
+    """Steps inside the scheduler's limits: the corners, and random ones."""
+    corners = [_decodes(engine, engine["max_num_seqs"], True), _one_prefill(engine, True)]
+    corners += [_uneven(engine, width) for width in range(1, _width(engine) + 1)]
+    corners.append(_full(engine))
+    drawn = [_random_step(engine, random) for _ in range(count)]
+    steps = [*(step for step in corners if step), *(step for step in drawn if step)]
+    return [State(tuple(step), _padded(engine, step, random)) for step in steps]
+
+
+def _width(engine: Engine) -> int:
+    return 1 + engine.numbers.get("num_speculative_tokens", 0)
+
+
+def _decodes(engine: Engine, most: int, longest: bool) -> list[Request]:
+    width, length = _width(engine), engine["max_model_len"]
+    count = min(most, engine["max_num_batched_tokens"] // width)
+    computed = length - width if longest else width
+    return [
+        Request(scheduled=width, computed=computed, draft=width - 1)
+        for _ in range(max(0, count))
+    ]
+
+
+def _uneven(engine: Engine, width: int) -> list[Request]:
+    """One decode of `width` tokens among as many of a single token as fit."""
+    count = min(engine["max_num_seqs"], engine["max_num_batched_tokens"] - width + 1)
+    scheduled = [width, *[1] * (count - 1)] if count > 0 else []
+    return [Request(scheduled=n, computed=width, draft=n - 1) for n in scheduled]
+
+
+def _full(engine: Engine) -> list[Request]:
+    """Prefills that fill the budget, whatever a sequence's length allows."""
+    step: list[Request] = []
+    left = engine["max_num_batched_tokens"]
+    while left and len(step) < engine["max_num_seqs"]:
+        scheduled = min(left, engine["max_model_len"] - 1)
+        step.append(Request(scheduled=scheduled, computed=0))
+        left -= scheduled
+    return step
+
+
+def _one_prefill(engine: Engine, last: bool) -> list[Request]:
+    length = engine["max_model_len"]
+    tokens = min(engine["max_num_batched_tokens"], length - 1)
+    return [Request(scheduled=tokens, computed=length - tokens - 1 if last else 0)]
+
+
+def _random_step(engine: Engine, random: Random) -> list[Request]:
+    """Decodes first, then prefills that share what is left of the budget."""
+    kind, length, width = random.random(), engine["max_model_len"], _width(engine)
+    step: list[Request] = []
+    left, most = engine["max_num_batched_tokens"], engine["max_num_seqs"]
+    if kind < 0.7:
+        for _ in range(random.randint(1, most)):
+            scheduled = random.randint(1, width)
+            if scheduled > left:
+                break
+            computed = random.randint(1, length - scheduled)
+            step.append(Request(scheduled=scheduled, computed=computed, draft=scheduled - 1))
+            left -= scheduled
+    while kind > 0.3 and left > 0 and len(step) < most:
+        scheduled = random.randint(1, min(left, length - 1))
+        computed = random.choice((0, random.randint(0, length - scheduled)))
+        step.append(Request(scheduled=scheduled, computed=computed))
+        left -= scheduled
+        if random.random() < 0.4:
+            break
+    return step
+
+
+def _padded(engine: Engine, step: list[Request], random: Random) -> int:
+    """The step's tokens, or those of the next graph where one is wide enough."""
+    tokens = sum(request.scheduled for request in step)
+    fits = [s for s in CAPTURED if tokens <= s <= engine["max_cudagraph_capture_size"]]
+    return fits[0] if fits and random.random() < 0.5 else tokens

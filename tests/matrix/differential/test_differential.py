@@ -1,0 +1,45 @@
+"""vLLM's own shape code at random engines and steps: none may ask for more than was proved."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.matrix.differential.harness import Tally, run
+from tests.matrix.differential.known_low import KNOWN, reason_of
+from tests.matrix.differential.released import Release
+from tests.matrix.differential.table import LONG, long_run
+from tests.matrix.wheels import UnavailableError, python_files
+
+pytestmark = pytest.mark.matrix
+SHORT = ("0.22.1", "0.28.0", "0.33.0")
+
+
+def _release(version: str) -> Release:
+    try:
+        return Release(python_files(version), version)
+    except UnavailableError as error:
+        pytest.fail(f"vLLM {version} cannot be had: {error}", pytrace=False)
+
+
+def _unexplained(tallies: list[Tally]) -> list[str]:
+    return [low.told() for t in tallies for low in t.lows if reason_of(low) is None]
+
+
+@pytest.mark.parametrize("version", SHORT)
+def test_no_state_is_above_a_proved_bound(version: str) -> None:
+    tallies = run([_release(version)], engines=6, states=8)
+    played = [t for t in tallies.values() if t.played]
+    assert sum(t.states for t in played) > 1500
+    assert len(played) >= 25
+    assert _unexplained(played) == []
+
+
+@pytest.mark.slow
+def test_no_state_is_above_a_proved_bound_in_every_release() -> None:
+    tallies = long_run()
+    played = [t for t in tallies.values() if t.played]
+    assert {version for version, _ in tallies} == set(LONG)
+    assert sum(t.states for t in played) >= 100_000
+    assert _unexplained(played) == []
+    found = {reason_of(low) for t in played for low in t.lows}
+    assert {known.reason for known in KNOWN if known not in found} == set()
