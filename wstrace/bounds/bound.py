@@ -26,6 +26,22 @@ FLAGS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
+class CallerWay:
+    """One of several ways to a site: who called, with which objects, and what that can need.
+
+    `callers` are the calls that the formula follows, innermost first, as `file:line:function`;
+    `types` the classes of the objects that it reads. `formula` is over limits and constants;
+    `bytes` is its maximum, `observed` the largest request on this way.
+    """
+
+    callers: tuple[str, ...]
+    types: tuple[str, ...]
+    formula: str
+    bytes: int
+    observed: int
+
+
+@dataclass(frozen=True)
 class Bound:
     """The worst case of one site in bytes, from a trace, a log, or a rule and numbers given.
 
@@ -35,7 +51,8 @@ class Bound:
     worst case lies. `why` says what stands behind the grade, `assumed` which numbers nobody
     gave. `observed` is the largest request seen. `closed`: `formula` holds under other limits
     too; else `driver_formula` must be maximised again. `contradiction` says why the numbers
-    cannot be those of the engine that made a log; then `bytes` is None.
+    cannot be those of the engine that made a log; then `bytes` is None. `ways`: who
+    reached the site, where its formula depends on that; `bytes` is the largest of theirs.
     """
 
     bytes: int | None = None
@@ -55,6 +72,7 @@ class Bound:
     closed: bool = False
     assumed: tuple[str, ...] = ()
     contradiction: str = ""
+    ways: tuple[CallerWay, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from wstrace.bounds.bound import Bound, Goal, worst_case
+from wstrace.bounds.bound import Bound, CallerWay, Goal, worst_case
 from wstrace.bounds.evidence import Refusal, Site, scheduled_rows, told
 from wstrace.bounds.limits import joint_limits
 from wstrace.errors import WstraceError
@@ -31,14 +31,44 @@ _ALIASES: Final = {
 }
 
 
+_Way = tuple[tuple[str, ...], tuple[str, ...]]
+"""Callers and types of a provenance: a formula holds for requests on the same way."""
+_ASSUMED: Final = "assumed constant"
+"""How the slicer's `why` of a dimension begins that nothing in the source fixes."""
+
+
 @dataclass
 class _Merged:
-    """What all requests of a site agree on: constants by name, drivers by variable."""
+    """What the requests of a site agree on: constants by name, drivers by variable.
 
-    formulas: dict[str, None] = field(default_factory=dict)
+    A constant is one within its way only. Where two ways give a name two values, the second
+    has another name in the formula of the site.
+    """
+
+    formulas: dict[str, dict[_Way, int]] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
+    names: dict[tuple[_Way, str], str] = field(default_factory=dict)
     drivers: dict[str, str] = field(default_factory=dict)
     seen: list[dict[str, int]] = field(default_factory=list)
+    assumed: dict[str, set[tuple[object, ...]]] = field(default_factory=dict)
+
+    def constant(self, way: _Way, leaf: Leaf) -> str:
+        """The name of a constant in the site's formula; '' where its way had another value."""
+        wanted, value = _constant_name(leaf), leaf.value or 0
+        held = self.names.get((way, wanted))
+        if held is not None:
+            return held if self.constants[held] == value else ""
+        name, number = wanted, 1
+        while self.constants.get(name, value) != value:
+            number += 1
+            name = f"{wanted}_{number}"
+        self.names[way, wanted] = name
+        self.constants[name] = value
+        return name
+
+    def unheld(self) -> tuple[str, ...]:
+        """Dimensions assumed constant that only one kind of request has shown."""
+        return tuple(sorted(name for name, rows in self.assumed.items() if len(rows) < 2))
 
 
 def by_source(site: Site) -> Bound | Refusal:
@@ -112,21 +142,31 @@ def _merge(ask: Request, site: Site, merged: _Merged) -> str | None:
     drivers = _variables([leaf for leaf in leaves if leaf.kind == "driver"])
     renamed = {**drivers, **_bound_constants(leaves, site)}
     formula = expression.parse(ask.provenance.formula or "").substitute(renamed)
-    for leaf in leaves:
-        if leaf.kind != "constant" or leaf.name in renamed or leaf.value is None:
-            continue
-        before = merged.constants.setdefault(_constant_name(leaf), leaf.value)
-        if before != leaf.value:
-            return f"{leaf.name} was {before} and {leaf.value}: it is no constant"
-    formula = formula.substitute(
-        {leaf.name: _constant_name(leaf) for leaf in leaves if leaf.name not in renamed}
-    )
-    merged.formulas[str(formula)] = None
+    way = (tuple(ask.provenance.callers), tuple(ask.provenance.types))
     roles = {leaf.name: leaf.role or "" for leaf in leaves}
     merged.drivers |= {variable: roles[name] for name, variable in drivers.items()}
     values = {leaf.name: leaf.value or 0 for leaf in leaves}
-    merged.seen.append({variable: values[name] for name, variable in drivers.items()})
+    row = {variable: values[name] for name, variable in drivers.items()}
+    merged.seen.append(row)
+    named = {}
+    for leaf in leaves:
+        if leaf.kind != "constant" or leaf.name in renamed:
+            continue
+        named[leaf.name] = name = merged.constant(way, leaf)
+        if not name:
+            before = merged.constants[merged.names[way, _constant_name(leaf)]]
+            return f"{leaf.name} was {before} and {leaf.value}: it is no constant"
+        if leaf.why.startswith(_ASSUMED):
+            merged.assumed.setdefault(name, set()).add(_kind_of_request(ask, row))
+    asked = merged.formulas.setdefault(str(formula.substitute(named)), {})
+    asked[way] = max(ask.bytes, asked.get(way, 0))
     return None
+
+
+def _kind_of_request(ask: Request, row: dict[str, int]) -> tuple[object, ...]:
+    """What tells two requests apart: their drivers, or the step where there are none."""
+    tokens = ask.step.total_tokens if ask.step is not None and not row else None
+    return (tokens, *sorted(row.items()))
 
 
 def _variables(drivers: Sequence[Leaf]) -> dict[str, str]:
@@ -165,7 +205,7 @@ def _held(joint: str, site: Site, seen: Sequence[dict[str, int]]) -> bool:
 
 
 def _maximised(site: Site, merged: _Merged) -> Bound | Refusal:
-    texts = list(merged.formulas)
+    texts = sorted(merged.formulas)  # not in the order of traffic
     text = texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
     limits = {name: site.roles[role] for name, role in merged.drivers.items()}
     needs = tuple(dict.fromkeys(name for limit in limits.values() for name in limit.needs))
@@ -176,8 +216,34 @@ def _maximised(site: Site, merged: _Merged) -> Bound | Refusal:
     fixed = [f"{name} = {value}" for name, value in merged.constants.items()]
     if fixed:
         why += f" (read once: {', '.join(fixed)})"
+    unheld = merged.unheld()
+    if unheld:
+        # One request cannot tell a constant from a number that happened to have this value.
+        why += f"; not proved: only one kind of request shows {', '.join(unheld)}"
     try:
         goal = Goal(text, limits, merged.constants, joint)
-        return worst_case(goal, site.numbers, "proved", why)
+        found = worst_case(goal, site.numbers, "fitted" if unheld else "proved", why)
+        return replace(found, assumed=unheld, ways=_ways(merged, goal, site))
     except WstraceError as error:
         return Refusal(f"the source's formula has no worst case: {error.message}")
+
+
+def _alone(goal: Goal, text: str, site: Site) -> Goal:
+    """One way's formula, under the limits of its own drivers."""
+    names = expression.parse(text).names
+    drivers = {name: limit for name, limit in goal.drivers.items() if name in names}
+    known = drivers.keys() | site.numbers.keys()
+    joint = tuple(j for j in goal.joint if expression.parse(j).names <= known)
+    return Goal(text, drivers, goal.constants, joint)
+
+
+def _ways(merged: _Merged, goal: Goal, site: Site) -> tuple[CallerWay, ...]:
+    """Each way with its own maximum, the largest first; () where there is one."""
+    if len({way for asked in merged.formulas.values() for way in asked}) < 2:
+        return ()
+    found: list[CallerWay] = []
+    for text, asked in merged.formulas.items():
+        bound = worst_case(_alone(goal, text, site), site.numbers, "proved", "")
+        formula, size = bound.formula or text, bound.bytes or 0
+        found += [CallerWay(*way, formula, size, seen) for way, seen in asked.items()]
+    return tuple(sorted(found, key=lambda way: (-way.bytes, way.callers, way.types)))

@@ -6,6 +6,7 @@ An unknown number is null, never 0; `ranks` is always a list of rank objects.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -67,4 +68,5 @@ def bound_json(bound: Bound | None) -> Json | None:
         "lever": bound.lever,
         "known_site": bound.known_site,
         "why": bound.why,
+        "ways": [asdict(way) for way in bound.ways],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wstrace.bounds.bound import CallerWay
 from wstrace.findings.finding import Finding
 from wstrace.report.safe import clean
 from wstrace.report.verdict import why
@@ -9,6 +10,7 @@ from wstrace.trace.records import Ranks, ScheduledRequest, Slot, Step
 from wstrace.units import exact, human, plural
 
 MAX_LINE = 600
+MAX_WAYS = 8
 
 
 def slot_text(slot: Slot | None) -> str:
@@ -66,7 +68,15 @@ def _facts(finding: Finding) -> list[str]:
     if bound is not None and bound.bytes is not None:
         lines.append(f"can need: {exact(bound.bytes)}, {bound.grade}")
         lines.append(f"formula: {bound.formula}" if bound.formula else f"because: {bound.why}")
+        lines += [f"way: {way_text(way)}" for way in bound.ways[:MAX_WAYS]]
     return lines
+
+
+def way_text(way: CallerWay) -> str:
+    """`from impl.py:18:Impl.decode: 64.00 KiB with num_reqs * 1024, asked 8.00 KiB`."""
+    where = way.callers[0].rpartition("/")[2] if way.callers else ", ".join(way.types)
+    asked = f"asked {human(way.observed)}"
+    return f"from {where}: {human(way.bytes)} with {way.formula}, {asked}"
 
 
 def sizes(finding: Finding) -> str:

@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from wstrace.findings.finding import Finding
-from wstrace.report.finding_text import evidence, slot_text
+from wstrace.report.finding_text import MAX_WAYS, evidence, slot_text, way_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
 from wstrace.runs.run import Run, RunSite
+from wstrace.trace.records import Slot
 from wstrace.units import human, plural
 
 MAX_FINDINGS = 6
@@ -74,7 +75,7 @@ def sites_table(run: Run, *, narrow: bool = False) -> RenderableType:
         table.add_column("grade", no_wrap=True)
     codes = {(f.file, f.function, f.slot): f for f in reversed(run.findings) if f.file}
     for site in run.sites[:MAX_SITES]:
-        finding = codes.get((site.key.file, site.key.function, site.slot))
+        finding = codes.get(_key(site))
         style = STYLES.get(finding.severity, "") if finding and finding.code < "WS2" else ""
         cells = _cells(site)
         table.add_row(*((cells[0], cells[2], cells[3]) if narrow else cells), style=style)
@@ -82,7 +83,19 @@ def sites_table(run: Run, *, narrow: bool = False) -> RenderableType:
     parts: list[RenderableType] = [Padding(table, (1, 0, 1, 0))]
     if left > 0:
         parts.append(Text(f"{left} smaller sites left out: --format json", style="dim"))
+    parts += [_ways(s) for s in run.sites[:MAX_SITES] if s.bound.ways and _key(s) not in codes]
     return Group(*parts)
+
+
+def _key(site: RunSite) -> tuple[str, str, Slot | None]:
+    return site.key.file, site.key.function, site.slot
+
+
+def _ways(site: RunSite) -> RenderableType:
+    """Who asks at one site, where the formula depends on it."""
+    lines = [clean(way_text(way), 600) for way in site.bound.ways[:MAX_WAYS]]
+    head = f"{clean(site.caller or str(site.key))} is reached on {len(site.bound.ways)} ways:"
+    return Group(Text(head), Padding(Text("\n".join(lines)), (0, 0, 1, 2)))
 
 
 def _cells(site: RunSite) -> tuple[str, str, str, str, str, str]:

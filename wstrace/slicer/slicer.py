@@ -19,6 +19,7 @@ from wstrace.slicer.evaluator import Evaluator
 from wstrace.slicer.ledger import Ledger, SlicedLeaf
 from wstrace.slicer.live.callers import Callers
 from wstrace.slicer.live.live_world import LiveWorld
+from wstrace.slicer.live.way import EVERY_WAY, Way
 from wstrace.slicer.values import Stop, forget_way
 
 MAX_STATEMENTS = 24
@@ -36,6 +37,8 @@ class Sliced:
     Where a condition chooses between shapes, `arms` holds one formula for each way it can go
     and `formula` is their maximum: an observed request equals one of the arms. A formula
     together with `stopped` holds for this request but has an unbound leaf: it is not closed.
+
+    All of it holds for requests on the same `way` only.
     """
 
     formula: str | None = None
@@ -43,6 +46,7 @@ class Sliced:
     statements: tuple[str, ...] = ()
     stopped: str | None = None
     arms: tuple[str, ...] = ()
+    way: Way = EVERY_WAY
 
 
 def slice_request(
@@ -59,7 +63,20 @@ def slice_request(
     evaluator = Evaluator(ledger, world)
     world.attach(evaluator)
     try:
-        return _sliced(evaluator, world.callers, frame, specs)
+        found = _attempt(evaluator, world.callers, frame, specs)
+        return replace(found, way=world.callers.way(frame))
+    finally:
+        evaluator.forget()
+        world.forget()
+
+
+def _attempt(
+    evaluator: Evaluator, callers: Callers, frame: types.FrameType, specs: Sequence[Spec]
+) -> Sliced:
+    """The slice, whatever goes wrong in its words."""
+    ledger = evaluator.ledger
+    try:
+        return _sliced(evaluator, callers, frame, specs)
     except Stop as stop:
         forget_way(stop)
         return Sliced(None, (), _statements(ledger), str(stop))
@@ -69,9 +86,6 @@ def slice_request(
         return Sliced(None, (), _statements(ledger), "the slice is nested too deeply")
     except Exception as error:
         return Sliced(None, (), (), f"internal: {type(error).__name__}: {error}"[:300])
-    finally:
-        evaluator.forget()
-        world.forget()
 
 
 def _sliced(

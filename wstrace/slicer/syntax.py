@@ -290,3 +290,41 @@ def call_at(code: CodeType, lasti: int) -> ast.Call | None:
         if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == place[1::2]:
             return node
     return None
+
+
+def asserted_class(source: FunctionSource, name: str) -> ast.expr | None:
+    """The class expression of `assert isinstance(name, X)`, `name: X`, or `cast(X, ...)`."""
+    for node in ast.walk(source.node):
+        if isinstance(node, ast.Assert):
+            found = _isinstance(node.test, name)
+        elif isinstance(node, ast.AnnAssign):
+            found = node.annotation if _is_name(node.target, name) else None
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            found = _cast(node.value) if _is_name(node.targets[0], name) else None
+        else:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _isinstance(test: ast.expr, name: str) -> ast.expr | None:
+    if isinstance(test, ast.BoolOp):
+        parts = [_isinstance(value, name) for value in test.values]
+        return next((p for p in parts if p is not None), None)
+    if not (isinstance(test, ast.Call) and isinstance(test.func, ast.Name)):
+        return None
+    if test.func.id != "isinstance" or not _is_name(test.args[0], name):
+        return None
+    kind = test.args[1]
+    return kind.elts[0] if isinstance(kind, ast.Tuple) else kind
+
+
+def _cast(call: ast.Call) -> ast.expr | None:
+    if isinstance(call.func, ast.Name) and call.func.id == "cast" and len(call.args) == 2:
+        return call.args[0]
+    return None
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name

@@ -176,6 +176,9 @@ class Provenance(msgspec.Struct, omit_defaults=True, gc=False):
     `formula` is in the expression language over the names of `leaves`. `statements` are the
     lines of source that made the numbers, innermost first, as `file:line: text`. Where a
     condition chose between shapes, `arms` are the alternatives and `formula` their maximum.
+    All of it belongs to one way to the request: `callers` are the calls that were followed,
+    innermost first, as `file:line:qualified name`, and `types` the class of `self` and of the
+    other objects that were read there, as `name: class`.
     """
 
     formula: str | None = None
@@ -183,6 +186,8 @@ class Provenance(msgspec.Struct, omit_defaults=True, gc=False):
     leaves: list[Leaf] = []
     statements: list[str] = []
     stopped: str | None = None
+    callers: list[str] = []
+    types: list[str] = []
 
 
 class Site(Record, tag="site", kw_only=True, gc=False):

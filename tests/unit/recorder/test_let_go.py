@@ -21,7 +21,7 @@ class Manager:
     formula: str | None = None
 
     def get_simultaneous(self, *specs: Any) -> None:
-        self.formula = provenance_of(sys._getframe(1), specs).formula
+        self.formula = provenance_of(sys._getframe(1), specs)[0].formula
 
 
 class Held:

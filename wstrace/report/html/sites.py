@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from wstrace.findings.finding import Finding
-from wstrace.report.finding_text import slot_text, step_text
+from wstrace.report.finding_text import MAX_WAYS, slot_text, step_text, way_text
 from wstrace.report.html.names import clean, rank_label
 from wstrace.runs.run import Run, RunSite
 from wstrace.trace.records import Leaf, Request, Slot, Spec
@@ -63,6 +63,7 @@ class Origin:
     statements: tuple[str, ...]
     formula: str
     bound_formula: str
+    ways: tuple[str, ...]
     why: str
     leaves: tuple[tuple[str, str, str], ...]
     stopped: str
@@ -135,6 +136,7 @@ def _origin(row: SiteRow) -> Origin:
         statements=tuple(clean(s, 400) for s in (made.statements[:16] if made else ())),
         formula=clean(made.formula or "", 1000) if made else "",
         bound_formula=clean(site.bound.formula or "", 1000),
+        ways=tuple(clean(way_text(way), 600) for way in site.bound.ways[:MAX_WAYS]),
         why=clean(site.bound.why, 600),
         leaves=tuple(_leaf(leaf) for leaf in (made.leaves[:24] if made else ())),
         stopped=clean(made.stopped or "", 400) if made else "",

@@ -11,6 +11,7 @@ from typing import Final
 from wstrace.slicer import binding
 from wstrace.slicer.live import objects
 from wstrace.slicer.live.objects import MISSING, Objects
+from wstrace.slicer.live.way import Way, way_of
 from wstrace.slicer.scope import Evaluation, Scope
 from wstrace.slicer.syntax import call_at, function_source
 from wstrace.slicer.values import Obj, Stop, Value
@@ -45,6 +46,18 @@ class Callers:
         self.max_callers = max_callers
         self.evaluator: Evaluation
         self.scopes: list[Scope] = []
+        self.read: dict[tuple[int, str], type] = {}
+
+    def held(self, frame: types.FrameType, name: str, value: object) -> Obj:
+        """An object that a frame holds: what is read from it depends on its class."""
+        self.read[id(frame), name] = type(value)
+        return Obj(value, id(value), name)
+
+    def way(self, frame: types.FrameType) -> Way:
+        """What the slice of the request that `frame` makes depends on, once it is made."""
+        states = (LiveState.of(scope) for scope in self.scopes)
+        seen = {id(state.frame) for state in states if state.frame is not None}
+        return way_of(frame, seen, self.read)
 
     def forget(self) -> None:
         """Let go of the frames: what their variables hold (a view of the arena) would live
@@ -83,7 +96,7 @@ class Callers:
         if self.enters(frame, scope, name) and objects.is_tensor(held):
             return self.objects.activation(held, key, name, where)
         if _is_instance(held):
-            return Obj(held, id(held), name)
+            return self.held(frame, name, held)
         try:
             return self.lifted(scope, state, name, where)
         except Stop as stop:

@@ -273,7 +273,9 @@ class LiveWorld:
         simple = objects.is_plain(held) or isinstance(held, list | tuple | dict)
         if held is MISSING or simple or objects.is_dtype(held):
             raise stop
-        return Obj(held, id(held), name)
+        frame = LiveState.of(scope).frame
+        assert frame is not None
+        return self.callers.held(frame, name, held)
 
 
 def _contents(cell: types.CellType) -> object:

@@ -22,9 +22,8 @@ from wstrace.slicer.static.project import (
     ModuleRef,
     Project,
     Ref,
-    asserted_class,
 )
-from wstrace.slicer.syntax import CodePoint, FunctionSource
+from wstrace.slicer.syntax import CodePoint, FunctionSource, asserted_class
 from wstrace.slicer.values import (
     BoundMethod,
     Dtype,
