@@ -105,7 +105,7 @@ def _site_bound(group: Sequence[RunSite]) -> SiteBound:
         file=worst.key.file,
         function=worst.key.function,
         bound=worst.bound,
-        asks_max=max(max(s.warmup_bytes, s.serving_bytes) for s in group),
+        asks_max=max(s.largest for s in group),
         p99=p99(asks),
         slots=tuple(sorted({summary.slot for summary in group})),
     )

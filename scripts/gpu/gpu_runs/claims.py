@@ -206,7 +206,7 @@ def latent_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
 
         def sites(ev: Evidence = ev) -> Outcome:
             rows = [
-                f"{s.key} {max(s.warmup_bytes, s.serving_bytes):,}" for s in ev.session.sites
+                f"{s.key} {s.largest:,}" for s in ev.session.sites
             ]
             return "its sites", rows, bool(ev.views) and bool(rows)
 
