@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 
 from wstrace.bounds.bound import Bound
-from wstrace.findings.finding import Finding, Severity
+from wstrace.findings.codes import Severity
+from wstrace.findings.finding import Finding
 from wstrace.runs.worker import SiteKey, Worker, WorkerSite
 from wstrace.trace.records import Failure, Request
 from wstrace.units import human

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from wstrace.errors import WstraceError
+from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.known_sites.known import known_sites
 from wstrace.planning.earlier import Earlier, applied_config
 from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, p99, plan
@@ -14,8 +14,6 @@ from wstrace.runs.accounting import window_of
 from wstrace.runs.run import Run, RunSite
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Memory, Slot
-
-_NOT_ARENA: Final = frozenset(("WS105", "WS106"))
 
 
 def plan_run(run: Run, wishes: Wishes, earlier: Sequence[Earlier] = ()) -> ReservePlan:
@@ -148,5 +146,5 @@ def not_covered(run: Run) -> list[NotCovered]:
     return [
         NotCovered(site=f"{f.file}:{f.function}", why=f.detail, what_helps=f.advice)
         for f in run.findings
-        if f.code in _NOT_ARENA
+        if f.code in REFUSED_ELSEWHERE
     ]

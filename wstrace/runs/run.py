@@ -12,6 +12,7 @@ from wstrace.bounds.bound import Bound
 from wstrace.bounds.ways import bound_site
 from wstrace.errors import one_line
 from wstrace.findings import coverage, escapes, kv_sizing, pointers
+from wstrace.findings.codes import ESCAPES
 from wstrace.findings.finding import Finding, merge
 from wstrace.runs.lock_epochs import WORSE, Outcome
 from wstrace.runs.worker import SiteKey, Worker, WorkerSite, read_worker
@@ -160,7 +161,7 @@ class Run:
         for worker in self.workers:
             found += escapes.find(worker, self.bound_of(worker))
             found += kv_sizing.find(worker, self.bound_of(worker))
-            found += pointers.find(worker)
+            found += pointers.find(worker, self.bound_of(worker))
             found += coverage.find(worker)
         found += kv_sizing.find_across(self.workers)
         found += coverage.find_missing(self.workers)
@@ -193,8 +194,7 @@ class Run:
     @property
     def escapes(self) -> list[Finding]:
         """Requests that a locked arena refused, or that grow let pass."""
-        codes = {"WS101", "WS102", "WS104", "WS105", "WS106"}
-        return [f for f in self.findings if f.code in codes]
+        return [f for f in self.findings if f.code in ESCAPES]
 
 
 def distinct(asks: list[Request]) -> list[Request]:
