@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from wstrace.cli.app import COMMANDS, app, register_commands
-from wstrace.findings.finding import TITLES
+from wstrace.findings.codes import TITLES
 from wstrace.pytest_marker import Marker
 from wstrace.recorder.settings import read_settings
 

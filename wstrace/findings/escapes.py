@@ -9,11 +9,13 @@ made, is a latent escape (WS103).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 
 from wstrace.bounds.bound import Bound
-from wstrace.findings.finding import Finding, Severity
+from wstrace.findings.codes import Severity
+from wstrace.findings.finding import Finding
 from wstrace.runs.worker import SiteKey, Worker, WorkerSite
-from wstrace.trace.records import Failure, Request, Slot
+from wstrace.trace.records import Failure, Request
 from wstrace.units import human
 
 BoundOf = Callable[[SiteKey], Bound]
@@ -29,27 +31,22 @@ def find(worker: Worker, bound_of: BoundOf) -> list[Finding]:
 
 
 def _site(worker: Worker, use: WorkerSite, bound_of: BoundOf) -> list[Finding]:
-    if not worker.locks:
-        return []
-    bound = bound_of(use.key)
-    escaped = [ask for ask in use.after if ask.locked and ask.bytes > worker.arena_when(ask)]
-    if not escaped:
-        return _not_escaped(worker, use, bound)
-    worst = max(escaped, key=lambda a: a.bytes)
-    arena = worker.arena_when(worst)
-    masked = _masked(worker, use, escaped[0], arena, bound)
-    return [_escape(worker, use, worst, arena, bound), *masked]
+    worst = use.worst
+    if worst is not None and worst.outcome == "escaped":
+        bound = bound_of(use.key)
+        masked = _masked(worker, use, worst.arena, bound)
+        return [_escape(worker, use, worst.request, worst.arena, bound), *masked]
+    return _not_escaped(worker, use, bound_of(use.key)) if worker.last_lock else []
 
 
 def _not_escaped(worker: Worker, use: WorkerSite, bound: Bound) -> list[Finding]:
     """WS103 or WS107: it has fitted so far."""
-    locked = [ask for ask in use.after if ask.locked]
-    worst = max(locked or use.asks, key=lambda a: a.bytes, default=None)
-    if worst is None or worker.last_lock is None:
-        return []
+    if use.worst is not None and use.worst.outcome == "latent":
+        return [_latent(worker, use, use.worst.request, use.arena, bound)]
+    worst = max(use.after or use.asks, key=lambda a: a.bytes, default=None)
     arena = worker.arena(use.slot)
-    if locked and worst.bytes > use.warmup_bytes:
-        return [_latent(worker, use, worst, arena, bound)]
+    if worst is None:
+        return []
     if bound.grade == "proved" and (bound.bytes or 0) > arena:
         return [_predicted(worker, use, worst, arena, bound)]
     return []
@@ -59,7 +56,7 @@ def _escape(
     worker: Worker, use: WorkerSite, worst: Request, arena: int, bound: Bound
 ) -> Finding:
     code = "WS102" if use.warmup else "WS101"
-    if not use.warmup and _never_warmed(worker, use.slot):
+    if not use.warmup and _never_warmed(worker, use):
         code = "WS104"
     before = human(use.warmup_bytes) if use.warmup else "nothing"
     detail = (
@@ -69,10 +66,11 @@ def _escape(
     return _finding(code, "error", worker, use, worst, arena, bound, detail, RESERVE)
 
 
-def _never_warmed(worker: Worker, slot: Slot) -> bool:
+def _never_warmed(worker: Worker, use: WorkerSite) -> bool:
     """No site asked in this slot before the lock, while another slot was warmed."""
-    warmed = {s for (_, s), use in worker.sites.items() if use.warmup}
-    return slot not in warmed and bool(warmed)
+    before = worker.epochs.epochs[use.epoch - 1].before
+    warmed = {slot for _, slot in before}
+    return use.slot not in warmed and bool(warmed)
 
 
 def _latent(
@@ -89,12 +87,10 @@ def _latent(
     return _finding("WS103", severity, worker, use, worst, arena, bound, detail, advice)
 
 
-def _masked(
-    worker: Worker, use: WorkerSite, first: Request, arena: int, bound: Bound
-) -> list[Finding]:
+def _masked(worker: Worker, use: WorkerSite, arena: int, bound: Bound) -> list[Finding]:
     """What a site asked before its first escape: it fitted, and so passed unseen."""
-    earlier = use.after[: use.after.index(first)]
-    before = [ask for ask in earlier if ask.locked and ask.bytes > use.warmup_bytes]
+    passed = takewhile(lambda s: s.outcome != "escaped", use.of_epoch())
+    before = [s.request for s in passed if s.outcome == "latent"]
     worst = max(before, key=lambda a: a.bytes, default=None)
     if worst is None:
         return []

@@ -3,34 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
 
 from wstrace.bounds.bound import Bound
+from wstrace.findings.codes import ORDER, TITLES, Severity
 from wstrace.trace.records import Phase, Ranks, Slot, Step
-
-Severity = Literal["error", "warning", "note", "inconclusive"]
-ORDER: Final[dict[str, int]] = {"error": 0, "warning": 1, "inconclusive": 2, "note": 3}
-
-TITLES: Final[dict[str, str]] = {
-    "WS101": "asked after the lock, never before it",
-    "WS102": "asked for more after the lock than before it",
-    "WS103": "latent escape, masked by a larger neighbour",
-    "WS104": "slot never warmed",
-    "WS105": "persistent resource missing after the lock",
-    "WS106": "a layer's own scratch was too small after the lock",
-    "WS107": "will escape: its proved bound is above the arena",
-    "WS201": "growth that KV sizing never saw",
-    "WS202": "serving with no lock",
-    "WS203": "reserved far above what was used",
-    "WS204": "ranks or slots locked at different sizes",
-    "WS301": "captured graphs point at a freed arena",
-    "WS302": "a stale view",
-    "WS303": "growth during a capture",
-    "WS304": "one slot, two streams in one step",
-    "WS401": "the trace ends before the lock",
-    "WS402": "a rank left no trace, or a hook stood down",
-    "WS403": "truncated",
-}
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def _oversized(worker: Worker, bound_of: BoundOf) -> list[Finding]:
     findings = []
     for slot in worker.slots():
         uses = [u for (_, s), u in worker.sites.items() if s == slot]
-        used = max((max(u.warmup_bytes, u.after_bytes) for u in uses), default=0)
+        used = max((u.largest for u in uses), default=0)
         arena = worker.arena(slot)
         common = usual_bytes(worker, slot, used) if _reserved(worker, slot) else used
         bounds = [bound_of(u.key) for u in uses]

@@ -9,36 +9,56 @@ told by (manager, generation): a new manager starts its generations anew.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from wstrace.findings.escapes import BoundOf
 from wstrace.findings.finding import Finding
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Capture, Counts, Growth, Manager, Record, Request, Slot
-from wstrace.units import human
+from wstrace.units import human, plural
 
 Arena = tuple[int, int]
 
 
-def find(worker: Worker) -> list[Finding]:
+def find(worker: Worker, bound_of: BoundOf) -> list[Finding]:
     """WS301, WS302, WS303 and WS304 of one worker."""
-    return [*_stale(worker), *_views(worker), *_in_capture(worker), *_streams(worker)]
+    stale = [_stale_finding(worker, one, bound_of) for one in _stale(worker).values()]
+    return [*stale, *_views(worker), *_in_capture(worker), *_streams(worker)]
 
 
-def _stale(worker: Worker) -> Iterator[Finding]:
+@dataclass
+class Stale:
+    """An arena that captured graphs still point at: what replaced it first, and last."""
+
+    graphs: list[int]
+    first: Growth
+    last: Growth
+    times: int = 1
+
+
+def _stale(worker: Worker) -> dict[Slot, Stale]:
     """WS301: walk the records in order, holding what live graphs point at."""
     held: dict[int, dict[Slot, Arena]] = {}
     manager = 0
-    told: set[Slot] = set()
+    found: dict[Slot, Stale] = {}
     for record in worker.process.records:
         if isinstance(record, Counts):  # most of a long trace
             continue
         if isinstance(record, Manager):
             manager = record.id
         _follow(held, record, manager)
-        if isinstance(record, Growth) and record.slot not in told:
-            broken = _broken_by(held, record)
-            if broken and not (record.forced and record.kept_bytes):
-                told.add(record.slot)
-                yield _stale_finding(worker, record, broken)
+        if isinstance(record, Growth):
+            _replaced(found, _broken_by(held, record), record)
+    return found
+
+
+def _replaced(found: dict[Slot, Stale], broken: list[int], growth: Growth) -> None:
+    """A growth that keeps the old arena alive (`--on-growth grow`) breaks no graph."""
+    if growth.slot in found:
+        found[growth.slot].last = growth
+        found[growth.slot].times += 1
+    elif broken and not (growth.forced and growth.kept_bytes):
+        found[growth.slot] = Stale(broken, growth, growth)
 
 
 def _follow(held: dict[int, dict[Slot, Arena]], record: Record, manager: int) -> None:
@@ -57,21 +77,30 @@ def _broken_by(held: dict[int, dict[Slot, Arena]], growth: Growth) -> list[int]:
     return [g for g, slots in held.items() if growth.slot in slots and slots[growth.slot] < now]
 
 
-def _stale_finding(worker: Worker, growth: Growth, graphs: list[int]) -> Finding:
+def _stale_finding(worker: Worker, stale: Stale, bound_of: BoundOf) -> Finding:
+    first, growth = stale.first, stale.last
     lock = "locked" if growth.locked else "not locked"
+    times = f" {stale.times} times, at last" if stale.times > 1 else ""
+    key = worker.site_keys.get(growth.site or 0)
+    use = worker.sites.get((key, growth.slot)) if key else None
     return Finding(
         code="WS301",
         severity="error",
         detail=(
-            f"{len(graphs)} captured graphs hold the old {human(growth.before)} arena, which "
-            f"was replaced by one of {human(growth.after)} in {growth.phase} ({lock})"
+            f"{plural(len(stale.graphs), 'captured graph')} "
+            f"{'holds' if len(stale.graphs) == 1 else 'hold'} the old {human(first.before)} "
+            f"arena, which was replaced{times} by one of {human(growth.after)} in "
+            f"{growth.phase} ({lock})"
         ),
+        bound=bound_of(use.key) if use else None,
+        warmup_bytes=(use.warmup_bytes or None) if use else None,
+        layers=tuple(use.layers) if use else (),
         advice="Reserve the worst case before capture: wstrace reserve TRACE -o reserve.yaml.",
         **worker.where(growth.site),
         slot=growth.slot,
         ranks=(worker.ranks,),
         serving_bytes=growth.after,
-        arena_bytes=growth.before,
+        arena_bytes=first.before,
         phase=growth.phase,
         step=growth.step,
     )

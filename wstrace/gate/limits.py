@@ -95,7 +95,7 @@ def largest_arenas(ranks: list[Worker]) -> dict[Slot, int]:
 def _requests(run: Run, globs: dict[str, int]) -> Iterator[Violation]:
     for site, summaries in _by_site(run):
         found = _first(globs, site)
-        size = max(max(s.warmup_bytes, s.serving_bytes) for s in summaries)
+        size = max(s.largest for s in summaries)
         if found is not None and size > found[1]:
             glob, limit = found
             detail = f"asked {exact(size)}, {exact(limit)} allowed for {glob!r}"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from wstrace.errors import WstraceError
-from wstrace.findings.finding import TITLES, Finding
+from wstrace.findings.codes import ESCAPES, TITLES
+from wstrace.findings.finding import Finding
 
-ESCAPES: Final = frozenset(("WS101", "WS102", "WS104", "WS105", "WS106"))
 SEVERITIES: Final[dict[str, frozenset[str]]] = {
     "none": frozenset(),
     "error": frozenset(("error",)),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from wstrace.errors import WstraceError
+from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.known_sites.known import known_sites
 from wstrace.planning.earlier import Earlier, applied_config
 from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, p99, plan
@@ -14,8 +14,6 @@ from wstrace.runs.accounting import window_of
 from wstrace.runs.run import Run, RunSite
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Memory, Slot
-
-_NOT_ARENA: Final = frozenset(("WS105", "WS106"))
 
 
 def plan_run(run: Run, wishes: Wishes, earlier: Sequence[Earlier] = ()) -> ReservePlan:
@@ -105,7 +103,7 @@ def _site_bound(group: Sequence[RunSite]) -> SiteBound:
         file=worst.key.file,
         function=worst.key.function,
         bound=worst.bound,
-        asks_max=max(max(s.warmup_bytes, s.serving_bytes) for s in group),
+        asks_max=max(s.largest for s in group),
         p99=p99(asks),
         slots=tuple(sorted({summary.slot for summary in group})),
     )
@@ -148,5 +146,5 @@ def not_covered(run: Run) -> list[NotCovered]:
     return [
         NotCovered(site=f"{f.file}:{f.function}", why=f.detail, what_helps=f.advice)
         for f in run.findings
-        if f.code in _NOT_ARENA
+        if f.code in REFUSED_ELSEWHERE
     ]

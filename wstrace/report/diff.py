@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
 from wstrace.report.finding_text import slot_text
 from wstrace.runs.compare import compare
+from wstrace.runs.lock_epochs import Outcome
 from wstrace.runs.run import Run, RunSite
 from wstrace.units import human
 
@@ -25,6 +27,12 @@ class Row:
     after: int
     change: str
     arena: int | None
+
+
+CHANGES: Final[dict[Outcome, str]] = {
+    "escaped": "escaped",
+    "outgrew": "grew the arena, which nothing locked",
+}
 
 
 def phase_rows(run: Run) -> list[Row]:
@@ -43,11 +51,9 @@ def phase_rows(run: Run) -> list[Row]:
 
 
 def _verdict(site: RunSite) -> str:
-    if site.serving_bytes > site.arena_bytes:
-        return "escaped"
-    if site.serving_bytes > site.warmup_bytes:
+    if site.outcome == "latent":
         return "masked" if site.warmup_bytes else "masked, never asked in warm-up"
-    return "warmed"
+    return CHANGES.get(site.outcome, "warmed")
 
 
 def run_rows(a: Run, b: Run) -> list[Row]:

@@ -49,6 +49,7 @@ def site_json(site: RunSite) -> dict[str, Any]:
         "serving_bytes": site.serving_bytes,
         "arena_bytes": site.arena_bytes,
         "bound": bound_json(site.bound),
+        "outcome": site.outcome,
         "statements": provenance.statements if provenance else [],
         "stopped": provenance.stopped if provenance else None,
     }

@@ -35,7 +35,7 @@ class SiteChange:
 
 
 def _largest(site: RunSite | None) -> int:
-    return max(site.warmup_bytes, site.serving_bytes) if site else 0
+    return site.largest if site else 0
 
 
 def compare(a: Run, b: Run) -> list[SiteChange]:

@@ -122,7 +122,7 @@ def _site(summary: RunSite) -> SiteReach:
     return SiteReach(
         site=str(summary.key),
         grade=summary.bound.grade,
-        most=max(summary.warmup_bytes, summary.serving_bytes),
+        most=summary.largest,
         bound=summary.bound.bytes,
         in_serving=served(summary),
     )
@@ -131,7 +131,7 @@ def _site(summary: RunSite) -> SiteReach:
 def served(summary: RunSite) -> bool:
     """True when a request of the site was seen in serving."""
     return any(
-        use.calls.get("serving") or any(a.phase == "serving" for a in use.after)
+        use.calls.get("serving") or any(a.phase == "serving" for a in use.asks)
         for _, use in summary.uses
     )
 

@@ -12,7 +12,9 @@ from wstrace.bounds.bound import Bound
 from wstrace.bounds.ways import bound_site
 from wstrace.errors import one_line
 from wstrace.findings import coverage, escapes, kv_sizing, pointers
+from wstrace.findings.codes import ESCAPES
 from wstrace.findings.finding import Finding, merge
+from wstrace.runs.lock_epochs import WORSE, Outcome
 from wstrace.runs.worker import SiteKey, Worker, WorkerSite, read_worker
 from wstrace.trace.reader import Progress, Trace, load
 from wstrace.trace.records import Leaf, Ranks, Request, Slot
@@ -34,20 +36,36 @@ class RunSite:
         """vLLM's own caller string, as its error names this site."""
         return self.uses[0][1].caller
 
+    @cached_property
+    def decides(self) -> WorkerSite:
+        """The use of the worker that had it worst: every number of a row is of this one."""
+        uses = [use for _, use in self.uses]
+        return max(uses, key=lambda u: (WORSE[u.outcome], u.after_bytes, u.warmup_bytes))
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of the site's worst request on any worker."""
+        return self.decides.outcome
+
     @property
     def warmup_bytes(self) -> int:
-        """Largest request before the lock, over the ranks."""
-        return max(use.warmup_bytes for _, use in self.uses)
+        """Largest request before the lock, on the worker that decides."""
+        return self.decides.warmup_bytes
 
     @property
     def serving_bytes(self) -> int:
-        """Largest request from the lock on, over the ranks."""
-        return max(use.after_bytes for _, use in self.uses)
+        """Largest request from that lock on."""
+        return self.decides.after_bytes
 
     @property
     def arena_bytes(self) -> int:
-        """The slot's arena at the end of warm-up; the smallest over the ranks."""
-        return min(worker.arena(self.slot) for worker, _ in self.uses)
+        """The slot's arena at that lock (without one: when serving began)."""
+        return self.decides.arena
+
+    @property
+    def largest(self) -> int:
+        """Largest request of all, over the workers."""
+        return max(use.largest for _, use in self.uses)
 
     @property
     def calls(self) -> int:
@@ -91,9 +109,7 @@ class Run:
             for where, use in worker.sites.items():
                 grouped.setdefault(where, []).append((worker, use))
         rows = [self._summary(key, slot, uses) for (key, slot), uses in grouped.items()]
-        return sorted(
-            rows, key=lambda s: (-max(s.warmup_bytes, s.serving_bytes), s.key, s.slot)
-        )
+        return sorted(rows, key=lambda s: (-s.largest, s.key, s.slot))
 
     def _summary(
         self, key: SiteKey, slot: Slot, uses: list[tuple[Worker, WorkerSite]]
@@ -145,7 +161,7 @@ class Run:
         for worker in self.workers:
             found += escapes.find(worker, self.bound_of(worker))
             found += kv_sizing.find(worker, self.bound_of(worker))
-            found += pointers.find(worker)
+            found += pointers.find(worker, self.bound_of(worker))
             found += coverage.find(worker)
         found += kv_sizing.find_across(self.workers)
         found += coverage.find_missing(self.workers)
@@ -178,8 +194,7 @@ class Run:
     @property
     def escapes(self) -> list[Finding]:
         """Requests that a locked arena refused, or that grow let pass."""
-        codes = {"WS101", "WS102", "WS104", "WS105", "WS106"}
-        return [f for f in self.findings if f.code in codes]
+        return [f for f in self.findings if f.code in ESCAPES]
 
 
 def distinct(asks: list[Request]) -> list[Request]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypedDict
 
 import msgspec
 
+from wstrace.runs.lock_epochs import AFTER_LOCK as AFTER_LOCK
+from wstrace.runs.lock_epochs import WORSE, LockEpochs, Outcome, Seen
 from wstrace.trace.reader import ProcessTrace
 from wstrace.trace.records import (
     Capture,
@@ -37,7 +40,6 @@ from wstrace.trace.records import (
     WorkerInit,
 )
 
-AFTER_LOCK: frozenset[Phase] = frozenset(("post-lock-warmup", "serving"))
 SKIPPED: frozenset[Phase] = frozenset(("shutdown",))
 
 
@@ -62,34 +64,82 @@ class SiteKey:
 
 @dataclass
 class WorkerSite:
-    """All novel requests of one site in one slot of one worker.
+    """All novel requests of one site in one slot of one worker, in order. Sizes are bytes.
 
-    `warmup` are those made before the lock (or before serving, where nothing locks),
-    `after` those from the lock on. Sizes are bytes.
+    A worker may lock several times: `epoch` is the lock that decides, the one of the worst
+    outcome, else the last; warm-up and serving are the times before and after that lock.
     """
 
     key: SiteKey
     slot: Slot
     caller: str = ""
     line: int = 0
-    warmup: list[Request] = field(default_factory=list)
-    after: list[Request] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
     calls: dict[Phase, int] = field(default_factory=dict)
+    locks: LockEpochs = field(default_factory=LockEpochs, repr=False)
 
     @property
     def asks(self) -> list[Request]:
-        """Every recorded request, warm-up first."""
-        return self.warmup + self.after
+        """Every recorded request."""
+        return [seen.request for seen in self.seen]
+
+    @cached_property
+    def worst(self) -> Seen | None:
+        """The request with the worst outcome, the largest of several; None without one."""
+        return max(self.seen, key=lambda s: (WORSE[s.outcome], s.bytes), default=None)
 
     @property
+    def outcome(self) -> Outcome:
+        """What the worst request was."""
+        return self.worst.outcome if self.worst else "before"
+
+    @cached_property
+    def epoch(self) -> int:
+        """The number of the lock that decides, from 1."""
+        if self.worst is not None and WORSE[self.worst.outcome] > WORSE["warmed"]:
+            return self.worst.epoch
+        return max(len(self.locks.epochs), 1)
+
+    @property
+    def warmup(self) -> list[Request]:
+        """The requests before the lock that decides, in the order of time."""
+        return [s.request for s in self.seen if self._before(s)]
+
+    @property
+    def after(self) -> list[Request]:
+        """The requests from that lock on, up to the next one or an unlock."""
+        return [s.request for s in self.of_epoch()]
+
+    def of_epoch(self) -> list[Seen]:
+        """What was seen from the lock that decides on."""
+        return [s for s in self.seen if s.epoch == self.epoch and s.outcome != "before"]
+
+    def _before(self, seen: Seen) -> bool:
+        return seen.epoch < self.epoch or (
+            seen.epoch == self.epoch and seen.outcome == "before"
+        )
+
+    @cached_property
     def warmup_bytes(self) -> int:
-        """The largest request before the lock; 0 when there was none."""
-        return max((a.bytes for a in self.warmup), default=0)
+        """The largest request before the lock that decides; 0 when there was none."""
+        return max((ask.bytes for ask in self.warmup), default=0)
+
+    @cached_property
+    def after_bytes(self) -> int:
+        """The largest request from that lock on; 0 when there was none."""
+        return max((ask.bytes for ask in self.after), default=0)
 
     @property
-    def after_bytes(self) -> int:
-        """The largest request from the lock on; 0 when there was none."""
-        return max((a.bytes for a in self.after), default=0)
+    def arena(self) -> int:
+        """The slot's arena at the lock that decides, 0 where it had none."""
+        epochs = self.locks.epochs
+        arenas = epochs[self.epoch - 1].arenas if epochs else self.locks.arenas
+        return arenas.get(self.slot, 0)
+
+    @cached_property
+    def largest(self) -> int:
+        """The largest request of all."""
+        return max((seen.bytes for seen in self.seen), default=0)
 
     @property
     def layers(self) -> list[str]:
@@ -125,6 +175,8 @@ class Worker:
     newest: dict[tuple[int, Slot, Phase], Count] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     ended: bool = False
+    epochs: LockEpochs = field(default_factory=LockEpochs)
+    _seen: dict[int, Seen] = field(default_factory=dict, repr=False)
 
     @property
     def ranks(self) -> Ranks:
@@ -153,21 +205,14 @@ class Worker:
         return any(change.phase == "serving" for change in self.phases)
 
     def arena(self, slot: Slot) -> int:
-        """Arena bytes of a slot at the end of warm-up: at the lock, else when serving began."""
-        if self.locks:
-            return self.locked_sizes.get(slot, 0)
-        sizes = [g.after for g in self.growths if g.slot == slot and g.phase not in AFTER_LOCK]
-        return sizes[-1] if sizes else 0
+        """Arena bytes of a slot at the end of warm-up: at the last lock, else when serving
+        began."""
+        epochs = self.epochs.epochs
+        return (epochs[-1].arenas if epochs else self.epochs.arenas).get(slot, 0)
 
-    def arena_when(self, ask: Request) -> int:
-        """Arena bytes of a request's slot at the lock that was in force when it was made.
-
-        Elastic EP unlocks, grows and locks again: a request is measured against its own lock.
-        """
-        before = [k for k in self.locks if k.event == "lock" and k.ns <= ask.ns]
-        if not before:
-            return self.arena(ask.slot)
-        return dict(zip(before[-1].slots, before[-1].sizes, strict=True)).get(ask.slot, 0)
+    def seen(self, request: Request) -> Seen:
+        """What one of this worker's own request records was."""
+        return self._seen[id(request)]
 
     def arena_now(self, slot: Slot) -> int:
         """Arena bytes of a slot at the end of the trace."""
@@ -213,6 +258,7 @@ def read_worker(process: ProcessTrace) -> Worker | None:
             for count in record.counts:  # cumulative: the newest of each key counts
                 worker.newest[count.site, count.slot, count.phase] = count
         else:
+            worker.epochs.take(record)
             _add(worker, record)
     if worker.counts is not None:
         _count(worker)
@@ -242,10 +288,10 @@ def _add(worker: Worker, record: Record) -> None:
 
 
 def _add_ask(worker: Worker, ask: Request) -> None:
-    if ask.phase in SKIPPED:
-        return
-    use = _use(worker, ask.site, ask.slot)
-    (use.after if ask.phase in AFTER_LOCK else use.warmup).append(ask)
+    key = worker.site_keys.get(ask.site, SiteKey("?", f"site {ask.site}"))
+    seen = worker._seen[id(ask)] = worker.epochs.see(key, ask)
+    if ask.phase not in SKIPPED:
+        _use(worker, ask.site, ask.slot).seen.append(seen)
 
 
 def _use(worker: Worker, site: int, slot: Slot) -> WorkerSite:
@@ -253,14 +299,18 @@ def _use(worker: Worker, site: int, slot: Slot) -> WorkerSite:
     if (key, slot) not in worker.sites:
         seen = worker.callers.get(site)
         worker.sites[key, slot] = WorkerSite(
-            key, slot, seen.caller if seen else "", seen.line if seen else 0
+            key,
+            slot,
+            seen.caller if seen else "",
+            seen.line if seen else 0,
+            locks=worker.epochs,
         )
     return worker.sites[key, slot]
 
 
 def real_steps(worker: Worker) -> list[Step]:
     """The real steps in which a recorded request was made, each once."""
-    asks = (ask for use in worker.sites.values() for ask in use.after)
+    asks = (ask for use in worker.sites.values() for ask in use.asks)
     steps = {
         a.step.index: a.step
         for a in asks

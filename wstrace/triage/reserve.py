@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import wstrace
 from wstrace.errors import WstraceError
 from wstrace.expr.expression import parse
+from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.reserve import config as reserve
 from wstrace.reserve.schema import LIMIT_NAMES
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from wstrace.triage.diagnose.finding import Finding
     from wstrace.triage.report import Report
 
-_NO_ARENA = ("WS105", "WS106")
 _SYMPTOMS = ("over_reserved", "pointer_moved_after_capture", "unlocked_growth_oom")
 
 
@@ -34,7 +34,9 @@ def config_of(report: Report) -> reserve.ReserveConfig:
     wrong = next((f for f in wanted if f.worst.contradiction), None)
     if wrong is not None:
         raise _contradicted(wrong)
-    covered = [f for f in wanted if f.worst.bytes is not None and f.code not in _NO_ARENA]
+    covered = [
+        f for f in wanted if f.worst.bytes is not None and f.code not in REFUSED_ELSEWHERE
+    ]
     if not covered:
         raise _incomplete(wanted)
     sites = {finding.where: _site(finding) for finding in covered}
@@ -147,7 +149,7 @@ def _not_covered(
         reserve.NotCovered(
             site=where,
             why=finding.why
-            if finding.code in _NO_ARENA
+            if finding.code in REFUSED_ELSEWHERE
             else f"its bound needs {', '.join(finding.worst.needs) or 'a trace'}",
             what_helps="wstrace run, then wstrace reserve",
         )

@@ -205,9 +205,7 @@ def latent_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         ev = Evidence(folder / name)
 
         def sites(ev: Evidence = ev) -> Outcome:
-            rows = [
-                f"{s.key} {max(s.warmup_bytes, s.serving_bytes):,}" for s in ev.session.sites
-            ]
+            rows = [f"{s.key} {s.largest:,}" for s in ev.session.sites]
             return "its sites", rows, bool(ev.views) and bool(rows)
 
         def close(ev: Evidence = ev) -> Outcome:

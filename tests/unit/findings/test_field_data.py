@@ -88,8 +88,11 @@ def test_growth_that_was_allowed_keeps_graphs_whole(grown_021: Run) -> None:
 
 def test_growth_after_capture_with_no_lock_is_ws301_and_ws202(prefix_026: Run) -> None:
     stale = one(prefix_026, "WS301")
-    assert (stale.arena_bytes, stale.serving_bytes) == (DECODE, continuation(8992))
-    assert continuation(8992) == 18_415_616
+    assert (stale.arena_bytes, stale.serving_bytes) == (DECODE, continuation(10_976))
+    assert continuation(10_976) == 22_478_848
+    assert stale.bound is not None
+    assert (stale.bound.bytes, stale.bound.grade) == (32 << 20, "proved")
+    assert "2 times, at last by one of 21.44 MiB" in stale.detail
     assert stale.function == PREFIX + "_continuation_prefill"
     assert "4 captured graphs" in stale.detail
     assert "V2 model runner" in one(prefix_026, "WS202").detail

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wstrace.findings.finding import TITLES
+from wstrace.findings.codes import TITLES
 
 ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs" / "findings"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from wstrace.report.finding_text import slot_text
+from wstrace.runs.lock_epochs import LockEpochs
 from wstrace.trace.records import (
     Counts,
     End,
@@ -50,6 +51,7 @@ class ProcessState:
     step: int = 0
     slots: dict[Slot, SlotState] = field(default_factory=dict)
     sites: dict[int, str] = field(default_factory=dict)
+    epochs: LockEpochs = field(default_factory=LockEpochs)
     growths: int = 0
     escapes: int = 0
     refused: int = 0
@@ -108,6 +110,7 @@ def _order(state: ProcessState) -> tuple[bool, int, str]:
 
 def _apply(state: ProcessState, record: Record) -> str:
     """Update `state`; a sentence where a person would want to know."""
+    state.epochs.take(record)
     match record:
         case Request():
             return _ask(state, record)
@@ -145,12 +148,13 @@ def _ask(state: ProcessState, ask: Request) -> str:
     slot = state.slot(ask.slot)
     slot.asked = max(slot.asked, ask.bytes)
     _at_step(state, ask)
-    if not ask.locked or slot.locked_at is None or ask.bytes <= slot.locked_at:
+    seen = state.epochs.see(ask.site, ask)
+    if seen.outcome != "escaped":
         return ""
     state.escapes += 1
     return (
         f"escape: {state.sites.get(ask.site, '?')} asked {human(ask.bytes)}, "
-        f"locked at {human(slot.locked_at)}{_where(ask.slot)}"
+        f"locked at {human(seen.arena)}{_where(ask.slot)}"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import wstrace
-from wstrace.findings.finding import TITLES
+from wstrace.findings.codes import CODES, TITLES
 from wstrace.gate.judge import Judged, Judgement, RunJudgement
 from wstrace.gate.limits import Violation
 from wstrace.report.ci.gate_lines import explain, line_of, numbers, violation_line
@@ -74,7 +74,7 @@ def _rule(code: str) -> Json:
     return {
         "id": code,
         "shortDescription": {"text": RULES[code]},
-        "help": {"text": f"See docs/findings/{code}.md of wstrace."}
+        "help": {"text": f"See {CODES[code].page} of wstrace."}
         if code in TITLES
         else {"text": "See docs/gate.md of wstrace."},
     }

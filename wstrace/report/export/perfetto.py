@@ -153,7 +153,7 @@ def _events(worker: Worker, record: Record) -> Iterator[Event]:
 
 def _ask(worker: Worker, ask: Request) -> Iterator[Event]:
     yield _counter(ask.slot, "requested", ask.bytes)
-    if ask.locked and ask.bytes > worker.arena(ask.slot):
+    if worker.seen(ask).outcome == "escaped":
         yield _instant(f"escape {human(ask.bytes)}", ask, worker)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from wstrace.errors import WstraceError
 from wstrace.runs.run import Run
-from wstrace.runs.worker import AFTER_LOCK, Worker
+from wstrace.runs.worker import Worker
 from wstrace.trace.records import Request
 from wstrace.trace.redact import redact_text
 
@@ -57,7 +57,7 @@ def rows(run: Run) -> Iterator[Row]:
 
 def _row(run: Run, worker: Worker, ask: Request, offset: int) -> Row:
     site = worker.callers.get(ask.site)
-    arena = worker.arena(ask.slot)
+    seen = worker.seen(ask)
     step = ask.step
     return {
         "run": run.trace.run,
@@ -67,7 +67,7 @@ def _row(run: Run, worker: Worker, ask: Request, offset: int) -> Row:
         "tp": worker.ranks.tp,
         "wall_ns": ask.ns + offset,
         "phase": ask.phase,
-        "after_lock": ask.phase in AFTER_LOCK,
+        "after_lock": seen.outcome != "before",
         "step": step.index if step else None,
         "file": redact_text(site.file) if site else None,
         "function": redact_text(site.function) if site else None,
@@ -78,11 +78,11 @@ def _row(run: Run, worker: Worker, ask: Request, offset: int) -> Row:
         "lane": ask.slot.lane,
         "bytes": ask.bytes,
         "arena_bytes": ask.arena,
-        "arena_warmup_bytes": arena,
+        "arena_warmup_bytes": seen.arena,
         "generation": ask.generation,
         "locked": ask.locked,
         "capturing": ask.capturing,
-        "escaped": ask.locked and ask.bytes > arena,
+        "escaped": seen.outcome == "escaped",
         "total_tokens": step.total_tokens if step else None,
         "num_reqs": step.num_reqs if step else None,
         "max_computed": max((r.computed for r in step.requests), default=None)

@@ -15,7 +15,7 @@ from wstrace.expr import expression
 from wstrace.report.html.names import clean
 from wstrace.report.html.sites import SiteRow
 from wstrace.reserve.evaluate import numeric
-from wstrace.runs.worker import AFTER_LOCK
+from wstrace.runs.lock_epochs import Seen
 from wstrace.trace.records import Limit, Request
 from wstrace.vllm.roles import ROLES
 
@@ -66,14 +66,15 @@ def driver_charts(rows_: Sequence[SiteRow]) -> list[DriverChart]:
 
 
 def _chart(row: SiteRow) -> DriverChart | None:
-    asks, left_out = _sample(row)
+    sample, left_out = _sample(row)
+    asks = [seen.request for seen in sample]
     bound = row.site.bound
     driver = _choose(asks, bound)
     if driver is None:
         return None
     role = _role(driver)
     chart = DriverChart(row, role, ROLES.get(role, ""), arena=row.arena, left_out=left_out)
-    _add_dots(chart, asks)
+    _add_dots(chart, sample)
     limits = row.site.uses[0][0].limits
     if driver in bound.drivers:
         chart.limit_text = bound.drivers[driver]
@@ -82,12 +83,12 @@ def _chart(row: SiteRow) -> DriverChart | None:
     return chart if len(chart.dots) > 1 or chart.line else None
 
 
-def _sample(row: SiteRow) -> tuple[list[Request], int]:
+def _sample(row: SiteRow) -> tuple[list[Seen], int]:
     """One request of each size, in warm-up and after; of many, spread over the sizes."""
     distinct = {
-        (ask.bytes, ask.phase in AFTER_LOCK): ask
+        (seen.bytes, seen.outcome != "before"): seen
         for _, use in row.site.uses
-        for ask in use.asks
+        for seen in use.seen
     }
     asks = [distinct[key] for key in sorted(distinct)]
     if len(asks) <= MOST_POINTS:
@@ -131,13 +132,13 @@ def driver_value(ask: Request, role: str) -> int | None:
     return known[0].get(role) if known else None
 
 
-def _add_dots(chart: DriverChart, asks: Sequence[Request]) -> None:
-    seen: dict[Dot, None] = {}
-    for ask in asks:
-        value = driver_value(ask, chart.driver)
+def _add_dots(chart: DriverChart, sample: Sequence[Seen]) -> None:
+    dots: dict[Dot, None] = {}
+    for seen in sample:
+        value = driver_value(seen.request, chart.driver)
         if value is not None:
-            seen[Dot(value, ask.bytes, ask.phase in AFTER_LOCK)] = None
-    chart.dots = sorted(seen, key=lambda d: d.x)
+            dots[Dot(value, seen.bytes, seen.outcome != "before")] = None
+    chart.dots = sorted(dots, key=lambda d: d.x)
 
 
 def _add_line(

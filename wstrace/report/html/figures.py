@@ -5,7 +5,7 @@ them by the theme's values and draws again when the theme changes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import plotly.graph_objects as go
 
@@ -53,9 +53,12 @@ def _bar_layout(sizes: Sequence[int]) -> Figure:
     return layout
 
 
+MARKS: Final = {"escaped": "✕ ", "outgrew": "▲ ", "latent": "△ "}
+
+
 def _site_label(row: SiteRow) -> str:
     """Unique by its number: a bar chart merges bars whose labels are equal."""
-    mark = {"escaped": "✕ ", "latent": "△ ", "warmed": ""}[row.state]
+    mark = MARKS.get(row.state, "")
     slot = f" ({row.slot})" if row.slot else ""
     return f"{mark}{row.number} {figure_text(_short_name(row.caller), 30)}{slot}"
 
@@ -66,8 +69,8 @@ def _short_name(caller: str) -> str:
 
 
 def _serving_colours(rows: Sequence[SiteRow]) -> list[str]:
-    names = {"escaped": "error", "latent": "warn", "warmed": "serving"}
-    return [colour(names[row.state]) for row in rows]
+    names = {"escaped": "error", "outgrew": "error", "latent": "warn"}
+    return [colour(names.get(row.state, "serving")) for row in rows]
 
 
 def _bars(

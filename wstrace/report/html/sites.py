@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import MAX_WAYS, slot_text, step_text, way_text
 from wstrace.report.html.names import clean, rank_label
+from wstrace.runs.lock_epochs import Outcome
 from wstrace.runs.run import Run, RunSite
 from wstrace.trace.records import Leaf, Request, Slot, Spec
 from wstrace.units import human
 
-State = Literal["escaped", "latent", "warmed"]
 MOST_ROWS: Final = 1000
 MOST_BARS: Final = 24
 MOST_ORIGINS: Final = 60
-_WORDS: Final[dict[State, str]] = {
+_WORDS: Final[dict[Outcome, str]] = {
     "escaped": "escaped",
+    "outgrew": "grew the arena, which nothing locked",
     "latent": "latent escape",
     "warmed": "warmed",
+    "before": "warmed",
 }
 
 
@@ -41,7 +43,7 @@ class SiteRow:
     calls: int
     ranks: int
     layers: int
-    state: State
+    state: Outcome
     code: str
     has_origin: bool
 
@@ -88,14 +90,6 @@ def _key(site: RunSite) -> tuple[str, str, Slot | None]:
     return site.key.file, site.key.function, site.slot
 
 
-def state_of(site: RunSite) -> State:
-    """Escaped: above the arena it was locked at. Latent: above all it asked in warm-up."""
-    locked = any(ask.locked for _, use in site.uses for ask in use.after)
-    if locked and site.serving_bytes > site.arena_bytes:
-        return "escaped"
-    return "latent" if site.serving_bytes > site.warmup_bytes else "warmed"
-
-
 def _row(number: int, site: RunSite, code: str) -> SiteRow:
     return SiteRow(
         number=number,
@@ -111,7 +105,7 @@ def _row(number: int, site: RunSite, code: str) -> SiteRow:
         calls=site.calls,
         ranks=len(site.ranks),
         layers=len(site.layers),
-        state=state_of(site),
+        state=site.outcome,
         code=code,
         has_origin=number <= MOST_ORIGINS,
     )

@@ -15,8 +15,9 @@ from typing import Final, Literal
 
 from wstrace.report.finding_text import step_text
 from wstrace.report.html.names import figure_text, rank_label
+from wstrace.runs.lock_epochs import Outcome
 from wstrace.runs.run import Run
-from wstrace.runs.worker import AFTER_LOCK, Worker
+from wstrace.runs.worker import Worker
 from wstrace.trace.records import (
     Capture,
     Failure,
@@ -31,6 +32,13 @@ from wstrace.trace.records import (
 from wstrace.units import human
 
 Kind = Literal["warm-up", "serving", "escape", "refused", "growth", "reserve"]
+KINDS: Final[dict[Outcome, Kind]] = {
+    "before": "warm-up",
+    "warmed": "serving",
+    "latent": "serving",
+    "outgrew": "serving",
+    "escaped": "escape",
+}
 BINS: Final = 240
 MOST_SLOTS: Final = 8
 MOST_BANDS: Final = 24
@@ -112,7 +120,7 @@ def _largest(workers: Iterable[Worker], slot: Slot) -> int:
 
 def _most(worker: Worker, slot: Slot) -> int:
     uses = [use for (_, s), use in worker.sites.items() if s == slot]
-    asked = max((max(u.warmup_bytes, u.after_bytes) for u in uses), default=0)
+    asked = max((u.largest for u in uses), default=0)
     return max(asked, worker.arena_now(slot))
 
 
@@ -195,7 +203,7 @@ def _place(timeline: Timeline, worker: Worker, stretch: _Stretch, band: Band) ->
     best: dict[tuple[int, Kind], tuple[Request | Growth | Failure, int]] = {}
     for index, event in enumerate(stretch.events):
         at = index * bins // count
-        kind = _kind(event, timeline.slot, worker)
+        kind = _kind(event, worker)
         size = _bytes(event)
         if (at, kind) not in best or best[at, kind][1] < size:
             best[at, kind] = (event, size)
@@ -208,14 +216,12 @@ def _place(timeline: Timeline, worker: Worker, stretch: _Stretch, band: Band) ->
     _mark(timeline, stretch, band, count)
 
 
-def _kind(event: Request | Growth | Failure, slot: Slot, worker: Worker) -> Kind:
+def _kind(event: Request | Growth | Failure, worker: Worker) -> Kind:
     if isinstance(event, Failure):
         return "refused"
     if isinstance(event, Growth):
         return "reserve" if event.reserve else "growth"
-    if event.phase not in AFTER_LOCK:
-        return "warm-up"
-    return "escape" if event.locked and event.bytes > worker.arena(slot) else "serving"
+    return KINDS[worker.seen(event).outcome]
 
 
 def _bytes(event: Request | Growth | Failure) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
+from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.known_sites.known_site import release_of
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _MOST_NAMES: Final = 4
 
 def commands(finding: Finding) -> list[str]:
     """Lines to type, each a command or a short note with one."""
-    if finding.kind in _ARENA and finding.code not in ("WS105", "WS106"):
+    if finding.kind in _ARENA and finding.code not in REFUSED_ELSEWHERE:
         return _for_arena(finding)
     if finding.kind == "persistent_resource_missing" or finding.code == "WS106":
         return [

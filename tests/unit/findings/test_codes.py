@@ -1,0 +1,62 @@
+"""The table of codes: what a new row still lacks is named here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from wstrace.findings.codes import CODES, ESCAPES, REFUSED_ELSEWHERE, Code, Severity, readme_row
+from wstrace.gate.selection import parse_selection
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCES = [p for p in (ROOT / "wstrace").rglob("*.py") if p.name != "codes.py"]
+TESTS = [p for p in (ROOT / "tests").rglob("test_*.py") if p != Path(__file__)]
+
+
+def lacks(row: Code) -> list[str]:
+    """What a row of the table is still without."""
+    found = []
+    if not (ROOT / row.page).exists():
+        found.append(f"write {row.page}")
+    if readme_row(row) not in (ROOT / "README.md").read_text().splitlines():
+        found.append(f"README.md: {readme_row(row)}")
+    if not any(f'"{row.code}"' in path.read_text() for path in SOURCES):
+        found.append(f"no module of wstrace makes a finding {row.code}")
+    if not any(row.code in path.read_text() for path in TESTS):
+        found.append(f"no test names {row.code}")
+    return found
+
+
+@pytest.mark.parametrize("row", CODES.values(), ids=list(CODES))
+def test_every_row_has_its_page_its_readme_row_its_finding_and_its_test(row: Code) -> None:
+    assert lacks(row) == []
+
+
+def test_a_forgotten_row_would_be_told() -> None:
+    told = lacks(Code("WS1" + "99", "new", "error"))
+    assert [line.partition(":")[0].split()[0] for line in told] == [
+        "write",
+        "README.md",
+        "no",
+        "no",
+    ]
+
+
+def test_no_code_is_used_that_the_table_does_not_have() -> None:
+    used = {c for path in SOURCES for c in re.findall(r'"(WS\d{3})"', path.read_text())}
+    assert used <= set(CODES)
+
+
+def test_severities_begin_with_one_of_the_words() -> None:
+    words = get_args(Severity)
+    assert [c.code for c in CODES.values() if c.severity.split()[0] not in words] == []
+
+
+def test_what_is_an_escape_and_what_a_reserve_cannot_cure() -> None:
+    """As docs/gate.md and the pages of these codes say."""
+    assert {"WS101", "WS102", "WS104", "WS105", "WS106"} == ESCAPES
+    assert {"WS105", "WS106"} == REFUSED_ELSEWHERE
+    assert parse_selection("escapes").codes == ESCAPES

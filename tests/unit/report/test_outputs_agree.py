@@ -1,0 +1,269 @@
+"""Every output says the same of every site: escaped, outgrew, latent or warmed.
+
+Each real output is rendered and parsed; nothing here asks the program for the outcome but the
+JSON report, which the others are held to. The made runs carry their expected outcomes, worked
+out by hand.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from datetime import date
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.findings.build import CONTINUATION, MOE, ask, grown, process, session
+from wstrace.cli.watch.state import ProcessState, _apply
+from wstrace.findings.codes import ESCAPES
+from wstrace.gate.judge import Policy, judge
+from wstrace.gate.selection import parse_selection
+from wstrace.report.ci import gate_json
+from wstrace.report.diff import as_json, phase_rows
+from wstrace.report.export.perfetto import render_perfetto
+from wstrace.report.export.table_export import render_csv, render_parquet
+from wstrace.report.html import render
+from wstrace.report.json import render_json
+from wstrace.runs.run import Run, load_run
+from wstrace.trace.records import Capture, Lock, PhaseChange, Record, Slot
+
+SAMPLES = Path(__file__).resolve().parents[3] / "sample_traces"
+KIB = 1024
+
+
+def lock(size: int, event: str = "lock") -> list[Record]:
+    """lock() or unlock() of the one slot."""
+    assert event in ("lock", "unlock")
+    after = "post-lock-warmup" if event == "lock" else "unlocked"
+    return [
+        Lock(event=event, slots=[Slot()], sizes=[size], phase=after),  # type: ignore[arg-type]
+        PhaseChange(phase=after),  # type: ignore[arg-type]
+    ]
+
+
+def served(size: int, *records: Record) -> list[Record]:
+    """Locked at `size`, then serving."""
+    return [*lock(size), PhaseChange(phase="serving"), *records]
+
+
+WARM: list[Record] = [grown(64 * KIB, "profile"), ask(MOE, 64 * KIB, "profile", 0)]
+
+
+def relocked() -> Run:
+    """Refused by the first lock, nothing before it; 4.88 KiB asked after the unlock only."""
+    return session(
+        process(
+            *WARM,
+            *served(64 * KIB, ask(CONTINUATION, 128 * KIB, "serving", 64 * KIB)),
+            *lock(64 * KIB, "unlock"),
+            ask(CONTINUATION, 5_000, "unlocked", 64 * KIB, locked=False),
+            *served(64 * KIB, ask(MOE, 64 * KIB, "serving", 64 * KIB)),
+        )
+    )
+
+
+def grew_for_the_second_lock() -> Run:
+    """Unlocked, grown and locked again: what the first lock would refuse fits in the second."""
+    return session(
+        process(
+            *WARM,
+            *served(64 * KIB, ask(MOE, 64 * KIB, "serving", 64 * KIB)),
+            *lock(64 * KIB, "unlock"),
+            grown(128 * KIB, "unlocked", before=64 * KIB),
+            ask(MOE, 128 * KIB, "unlocked", 64 * KIB, locked=False),
+            *served(128 * KIB, ask(CONTINUATION, 96 * KIB, "serving", 128 * KIB)),
+        )
+    )
+
+
+def never_locked() -> Run:
+    """No lock: one site outgrew the arena that graphs were captured with."""
+    return session(
+        process(
+            *WARM,
+            Capture(graph=1, slots=[Slot()], generations=[1]),
+            PhaseChange(phase="serving"),
+            grown(96 * KIB, "serving", before=64 * KIB, site=CONTINUATION, generation=2),
+            ask(CONTINUATION, 96 * KIB, "serving", 64 * KIB, locked=False),
+            ask(MOE, 64 * KIB, "serving", 96 * KIB, locked=False),
+        )
+    )
+
+
+def grown_past_the_lock() -> Run:
+    """`--on-growth grow`: the second, smaller request fits in what the first one made."""
+    past = grown(
+        256 * KIB, "serving", before=64 * KIB, site=CONTINUATION, forced=True, locked=True
+    )
+    return session(
+        process(
+            *WARM,
+            *served(
+                64 * KIB,
+                past,
+                ask(CONTINUATION, 256 * KIB, "serving", 64 * KIB),
+                ask(MOE, 128 * KIB, "serving", 256 * KIB),
+            ),
+        )
+    )
+
+
+def masked() -> Run:
+    """More than before the lock, within what a neighbour had made: at the exact byte."""
+    return session(
+        process(*WARM, *served(64 * KIB, ask(CONTINUATION, 64 * KIB, "serving", 64 * KIB)))
+    )
+
+
+MADE: dict[Callable[[], Run], dict[str, str]] = {
+    relocked: {"continuation": "escaped", "moe": "warmed"},
+    grew_for_the_second_lock: {"continuation": "latent", "moe": "warmed"},
+    never_locked: {"continuation": "outgrew", "moe": "warmed"},
+    grown_past_the_lock: {"continuation": "escaped", "moe": "escaped"},
+    masked: {"continuation": "latent", "moe": "before"},
+}
+FILES = {CONTINUATION.file: "continuation", MOE.file: "moe"}
+WORDS = {
+    "escaped": "escaped",
+    "grew the arena, which nothing locked": "outgrew",
+    "masked": "latent",
+    "masked, never asked in warm-up": "latent",
+}
+
+
+@pytest.mark.parametrize("made", MADE, ids=lambda made: made.__name__)
+def test_what_the_made_runs_show_is_known(made: Callable[[], Run]) -> None:
+    sites = json.loads(render_json(made()))["sites"]
+    assert {FILES[s["file"]]: s["outcome"] for s in sites} == MADE[made]
+
+
+def test_before_the_lock_means_before_that_lock() -> None:
+    """WS102 with "before the lock it asked 4.88 KiB" was said of a request after the unlock."""
+    run = relocked()
+    (finding,) = run.escapes
+    assert finding.code == "WS101"
+    assert "before the lock it asked nothing" in finding.detail
+    (site,) = [s for s in run.sites if s.key.file == CONTINUATION.file]
+    assert (site.warmup_bytes, site.serving_bytes, site.arena_bytes) == (0, 131_072, 65_536)
+
+
+def runs() -> Sequence[tuple[str, Callable[[], Run]]]:
+    kept = sorted(path.parent for path in SAMPLES.rglob("run.json"))
+    samples = [(p.name, lambda p=p: load_run(p)) for p in kept]
+    return [(made.__name__, made) for made in MADE] + samples
+
+
+@pytest.mark.parametrize(("name", "load"), runs(), ids=[name for name, _ in runs()])
+def test_every_output_says_the_same_of_every_site(name: str, load: Callable[[], Run]) -> None:
+    run = load()
+    report = json.loads(render_json(run))
+    said = {_place(s): s["outcome"] for s in report["sites"]}
+    escaped = {place for place, outcome in said.items() if outcome == "escaped"}
+
+    assert _of_findings(report) == escaped
+    page = render([run])
+    assert _of_html(page) == sorted((s["caller"], s["outcome"]) for s in report["sites"])
+    assert _of_diff(run) == {p: o for p, o in said.items() if o not in ("before", "warmed")}
+    assert _of_table(csv.DictReader(io.StringIO(render_csv(run))), "True") == escaped
+    assert _of_table(_parquet(run), True) == escaped
+    callers = {s["caller"] for s in report["sites"] if s["outcome"] == "escaped"}
+    assert _of_timelines(page) == callers
+    assert _of_perfetto(render_perfetto(run)) == callers
+    assert _of_watch(run) == callers
+    assert _of_gate(run) == escaped
+    assert {(f.file, f.function) for f in run.escapes if _arena(f.code)} == {
+        place[:2] for place in escaped
+    }
+
+
+Place = tuple[str, str, int, int]
+
+
+def _place(row: dict[str, Any]) -> Place:
+    return row["file"], row["function"], row["slot"]["ubatch"], row["slot"]["lane"]
+
+
+def _arena(code: str) -> bool:
+    """WS105 and WS106 are of no arena: no request record stands behind them."""
+    return code in ("WS101", "WS102", "WS104")
+
+
+def _of_findings(report: dict[str, Any]) -> set[Place]:
+    return {_place(f) for f in report["findings"] if _arena(f["code"])}
+
+
+def _of_html(page: str) -> list[tuple[str, str]]:
+    """(caller, state) of every row of the Sites table."""
+    name = r'<tr id="row-\d+">\s*<th[^>]*data-sort="([^"]*)"'
+    row = name + r'.*?data-label="state" data-sort="(\w+)"'
+    return sorted((unescape(c), s) for c, s in re.findall(row, page, re.DOTALL))
+
+
+def _of_timelines(page: str) -> set[str]:
+    """Callers that the pictures show above the lock, escaped or refused."""
+    text = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page)
+    figures = json.loads(text[1]) if text else {}
+    drawn = [
+        trace
+        for name, figure in figures.items()
+        if name.startswith("timeline-")
+        for trace in figure["data"]
+        if trace["name"] in ("escaped the lock", "refused")
+    ]
+    hovers = [str(point) for trace in drawn for point in trace["customdata"]]
+    return {unescape(hover.split("<br>")[1]) for hover in hovers}
+
+
+def _of_diff(run: Run) -> dict[Place, str]:
+    rows = json.loads(as_json(phase_rows(run)))["rows"]
+    sites = {(str(s.key), r["slot"]): s for s, r in zip(run.sites, rows, strict=True)}
+    found = {}
+    for row in rows:
+        site = sites[row["site"], row["slot"]]
+        place = (site.key.file, site.key.function, site.slot.ubatch, site.slot.lane)
+        if row["change"] in WORDS:
+            found[place] = WORDS[row["change"]]
+    return found
+
+
+def _of_table(rows: Any, true: object) -> set[Place]:
+    return {
+        (r["file"], r["function"], int(r["ubatch"]), int(r["lane"]))
+        for r in rows
+        if r["escaped"] == true
+    }
+
+
+def _parquet(run: Run) -> list[dict[str, Any]]:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows: list[dict[str, Any]] = parquet.read_table(io.BytesIO(render_parquet(run))).to_pylist()
+    return rows
+
+
+def _of_perfetto(text: str) -> set[str]:
+    events = json.loads(text)["traceEvents"]
+    return {e["args"]["caller"] for e in events if e["name"].startswith("escape ")}
+
+
+def _of_watch(run: Run) -> set[str]:
+    told = set()
+    for worker in run.workers:
+        state = ProcessState()
+        for record in worker.process.records:
+            text = _apply(state, record)
+            if text.startswith("escape: "):
+                told.add(text.removeprefix("escape: ").partition(" asked ")[0])
+    return told
+
+
+def _of_gate(run: Run) -> set[Place]:
+    judgement = judge([run], Policy(selection=parse_selection("escapes")), date(2026, 1, 1))
+    found = json.loads(gate_json.render(judgement))["findings"]
+    assert {f["code"] for f in found if f["fails"]} <= ESCAPES
+    return {_place(f) for f in found if f["fails"] and _arena(f["code"])}
