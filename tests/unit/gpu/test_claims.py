@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_runs.claims import table_of
-from gpu_runs.claims_overhead import interval
-from gpu_runs.evidence import LOCKED, continuation_bytes
-from gpu_runs.table import Claim, markdown
+
+from tools.gpu.claims import table_of
+from tools.gpu.claims_overhead import interval
+from tools.gpu.evidence import LOCKED, continuation_bytes
+from tools.gpu.table import Claim, markdown
 
 CALLER = "turboquant_attn.py:747:_continuation_prefill"
 ERROR = (
