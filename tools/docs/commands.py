@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import chdir, contextmanager, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ def said(words: Sequence[str], folder: Path) -> str:
     """
     register_commands()
     out = io.StringIO()
-    with _terminal(), chdir(folder), redirect_stdout(out):
+    with _terminal(), chdir(folder), redirect_stdout(out), redirect_stderr(io.StringIO()):
         code = app(list(words), standalone_mode=False)
     assert code in (None, 0, 1), f"wstrace {' '.join(words)}: exit {code}"
     return out.getvalue()
