@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+HANG_SECONDS = 2700
+"""A start takes 20 s on an idle machine and 10 minutes on a busy one. `Server` ends a start
+that stands still; this ends what nothing else does."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Engine tests may be as slow as the machine is busy."""
+    for item in items:
+        if item.get_closest_marker("engine") is not None:
+            item.add_marker(pytest.mark.timeout(HANG_SECONDS))
+
+
 @pytest.fixture(scope="session")
 def engine() -> Path:
     """The virtual environment that holds vLLM."""

@@ -35,7 +35,7 @@ def run_python(
     *arguments: str,
     prefix: Path,
     patterns: str = "",
-    seconds: float = 240.0,
+    seconds: float = 1800.0,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run `source` in the engine's Python with `engine_env(patterns)` plus `env`."""

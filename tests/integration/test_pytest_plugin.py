@@ -47,9 +47,13 @@ def test_long():
 REQUIRED = 2 * 4 * 256 * 64 * 2
 
 
-@pytest.mark.parametrize("multiprocessing", ["0", "1"], ids=["in-process", "spawned"])
+@pytest.mark.parametrize(
+    ("multiprocessing", "names"),
+    [("0", ("test_long",)), ("1", ("test_short", "test_long"))],
+    ids=["in-process", "spawned"],
+)
 def test_an_engine_is_judged(
-    multiprocessing: str, engine: Path, model: Path, tmp_path: Path
+    multiprocessing: str, names: tuple[str, ...], engine: Path, model: Path, tmp_path: Path
 ) -> None:
     """A short prompt passes; a long one escapes, survives by grow, and fails the test."""
     (tmp_path / "test_llm.py").write_text(SUITE)
@@ -57,6 +61,7 @@ def test_an_engine_is_judged(
         [
             *(str(engine / "bin" / "python"), "-m", "pytest", "-p", "no:cacheprovider", "-rA"),
             *("--wstrace=traces", "--junit-xml=junit.xml", "test_llm.py"),
+            *("-k", " or ".join(names)),
         ],
         cwd=tmp_path,
         env=engine_env(
@@ -69,17 +74,19 @@ def test_an_engine_is_judged(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=1800,
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 failed, 1 passed" in done.stdout
-    short, long = (_properties(tmp_path, name) for name in ("test_short", "test_long"))
-    assert short["wstrace.verdict"] == "clean"
+    clean = len(names) - 1
+    assert "1 failed" + ", 1 passed" * clean in done.stdout
+    if clean:
+        assert _properties(tmp_path, "test_short")["wstrace.verdict"] == "clean"
+    long = _properties(tmp_path, "test_long")
     assert long["wstrace.verdict"] == "findings"
     assert long["wstrace.arena_bytes"] == str(REQUIRED)
     assert long["wstrace.findings"].endswith("Continuation._continuation_prefill")
-    assert "2 tests judged by wstrace, 1 clean" in done.stdout
+    assert f"{len(names)} tests judged by wstrace, {clean} clean" in done.stdout
 
 
 def _properties(folder: Path, name: str) -> dict[str, str]:

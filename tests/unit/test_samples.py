@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -138,16 +136,6 @@ def test_the_reserve_cost_the_kv_cache_its_bytes() -> None:
         for name in ("crash", "reserved")
     ]
     assert found == [15_931_759_821, 15_931_759_821 - 32768 * H100]
-
-
-def test_the_reports_are_fresh() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "make-sample-reports"), "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_stale_table_of_the_gpu_runs_would_be_seen() -> None:

@@ -34,6 +34,8 @@ SERVE: Final = (
 LOG_TAIL_LINES: Final = 12
 STOP_SECONDS: Final = 20.0
 WAIT_SECONDS: Final = 10.0
+READY_SECONDS: Final = 180.0
+LONGEST_SECONDS: Final = 1800.0
 
 
 def engine_env(
@@ -92,8 +94,10 @@ class Server:
     `arguments` come after `SERVE` and win over it. `before` is a command to put in front,
     such as `["wstrace", "run", "-o", "DIR", "--"]`. Output goes to the file `log`. Entering
     waits until the server is ready (`on_wait(seconds)` is called every ten) and raises
-    `WstraceError` with the end of the log if it exits or `ready_seconds` pass. Leaving stops
-    it; no process of the group survives.
+    `WstraceError` with the end of the log if it exits, if for `ready_seconds` neither its
+    log grows nor its processes compute, or after `LONGEST_SECONDS`: a start on a busy
+    machine takes minutes, one that hangs stands still. Leaving stops it; no process of the
+    group survives.
     """
 
     model: Path
@@ -102,7 +106,7 @@ class Server:
     before: Sequence[str] = ()
     env: dict[str, str] = field(default_factory=engine_env)
     prefix: Path = field(default_factory=lambda: Path(sys.prefix))
-    ready_seconds: float = 300.0
+    ready_seconds: float = READY_SECONDS
     port: int = field(default_factory=free_port)
     on_wait: Callable[[float], None] | None = None
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
@@ -150,6 +154,7 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_heed_sigint,
             )
         except OSError as error:
             raise WstraceError(
@@ -158,18 +163,27 @@ class Server:
             ) from error
 
     def wait_ready(self) -> None:
-        """Return once /health answers 200; `WstraceError` if it exits or takes too long."""
-        started = said = time.monotonic()
-        deadline = started + self.ready_seconds
+        """Return once /health answers 200; `WstraceError` if it exits or stands still."""
+        started = said = moved = time.monotonic()
+        seen = self._progress()
         while self._get("/health").status != 200:
+            now = time.monotonic()
             if self.exit_code is not None:
                 raise self._failed(f"the server exited with code {self.exit_code}")
-            if time.monotonic() > deadline:
-                raise self._failed(f"the server was not ready in {self.ready_seconds:.0f} s")
-            if self.on_wait is not None and time.monotonic() - said > WAIT_SECONDS:
-                said = time.monotonic()
+            if now - moved > self.ready_seconds:
+                raise self._failed(f"the server stood still for {self.ready_seconds:.0f} s")
+            if now - started > LONGEST_SECONDS:
+                raise self._failed(f"the server was not ready in {LONGEST_SECONDS:.0f} s")
+            if self.on_wait is not None and now - said > WAIT_SECONDS:
+                said = now
                 self.on_wait(said - started)
+            if (progress := self._progress()) != seen:
+                seen, moved = progress, now
             time.sleep(0.2)
+
+    def _progress(self) -> tuple[int, int]:
+        """What changes while the server starts: its log's bytes, its processes' CPU ticks."""
+        return self.log.stat().st_size, sum(map(_ticks, self.processes()))
 
     def _failed(self, what: str) -> WstraceError:
         lines = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
@@ -250,6 +264,22 @@ def _title(pid: int) -> str:
     except OSError:
         return ""
     return text.replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def _heed_sigint() -> None:
+    """In the child: a shell's background job ignores SIGINT, and what it starts would too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _ticks(pid: int) -> int:
+    """Clock ticks that a process has computed; 0 for one that is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    # "7 (python3 -c) S 1 7 ...": utime and stime are the 12th and 13th after the name.
+    fields = text.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 def _group(pid: int) -> int:

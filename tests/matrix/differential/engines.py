@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from wstrace.trace.records import Request
+from wstrace.trace.records import ScheduledRequest
 
 CAPTURED = (1, 2, 4, *range(8, 513, 8))
 """vLLM's default graph sizes: 1, 2, 4, then multiples of 8 (config/compilation.py)."""
@@ -30,7 +30,7 @@ class Engine:
 class State:
     """A scheduler step: its requests, and the tokens after padding to a captured graph."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[ScheduledRequest, ...]
     padded: int
 
     @property
@@ -124,44 +124,44 @@ def _width(engine: Engine) -> int:
     return 1 + engine.numbers.get("num_speculative_tokens", 0)
 
 
-def _decodes(engine: Engine, most: int, longest: bool) -> list[Request]:
+def _decodes(engine: Engine, most: int, longest: bool) -> list[ScheduledRequest]:
     width, length = _width(engine), engine["max_model_len"]
     count = min(most, engine["max_num_batched_tokens"] // width)
     computed = length - width if longest else width
     return [
-        Request(scheduled=width, computed=computed, draft=width - 1)
+        ScheduledRequest(scheduled=width, computed=computed, draft=width - 1)
         for _ in range(max(0, count))
     ]
 
 
-def _uneven(engine: Engine, width: int) -> list[Request]:
+def _uneven(engine: Engine, width: int) -> list[ScheduledRequest]:
     """One decode of `width` tokens among as many of a single token as fit."""
     count = min(engine["max_num_seqs"], engine["max_num_batched_tokens"] - width + 1)
     scheduled = [width, *[1] * (count - 1)] if count > 0 else []
-    return [Request(scheduled=n, computed=width, draft=n - 1) for n in scheduled]
+    return [ScheduledRequest(scheduled=n, computed=width, draft=n - 1) for n in scheduled]
 
 
-def _full(engine: Engine) -> list[Request]:
+def _full(engine: Engine) -> list[ScheduledRequest]:
     """Prefills that fill the budget, whatever a sequence's length allows."""
-    step: list[Request] = []
+    step: list[ScheduledRequest] = []
     left = engine["max_num_batched_tokens"]
     while left and len(step) < engine["max_num_seqs"]:
         scheduled = min(left, engine["max_model_len"] - 1)
-        step.append(Request(scheduled=scheduled, computed=0))
+        step.append(ScheduledRequest(scheduled=scheduled, computed=0))
         left -= scheduled
     return step
 
 
-def _one_prefill(engine: Engine, last: bool) -> list[Request]:
+def _one_prefill(engine: Engine, last: bool) -> list[ScheduledRequest]:
     length = engine["max_model_len"]
     tokens = min(engine["max_num_batched_tokens"], length - 1)
-    return [Request(scheduled=tokens, computed=length - tokens - 1 if last else 0)]
+    return [ScheduledRequest(scheduled=tokens, computed=length - tokens - 1 if last else 0)]
 
 
-def _random_step(engine: Engine, random: Random) -> list[Request]:
+def _random_step(engine: Engine, random: Random) -> list[ScheduledRequest]:
     """Decodes first, then prefills that share what is left of the budget."""
     kind, length, width = random.random(), engine["max_model_len"], _width(engine)
-    step: list[Request] = []
+    step: list[ScheduledRequest] = []
     left, most = engine["max_num_batched_tokens"], engine["max_num_seqs"]
     if kind < 0.7:
         for _ in range(random.randint(1, most)):
@@ -169,19 +169,21 @@ def _random_step(engine: Engine, random: Random) -> list[Request]:
             if scheduled > left:
                 break
             computed = random.randint(1, length - scheduled)
-            step.append(Request(scheduled=scheduled, computed=computed, draft=scheduled - 1))
+            step.append(
+                ScheduledRequest(scheduled=scheduled, computed=computed, draft=scheduled - 1)
+            )
             left -= scheduled
     while kind > 0.3 and left > 0 and len(step) < most:
         scheduled = random.randint(1, min(left, length - 1))
         computed = random.choice((0, random.randint(0, length - scheduled)))
-        step.append(Request(scheduled=scheduled, computed=computed))
+        step.append(ScheduledRequest(scheduled=scheduled, computed=computed))
         left -= scheduled
         if random.random() < 0.4:
             break
     return step
 
 
-def _padded(engine: Engine, step: list[Request], random: Random) -> int:
+def _padded(engine: Engine, step: list[ScheduledRequest], random: Random) -> int:
     """The step's tokens, or those of the next graph where one is wide enough."""
     tokens = sum(request.scheduled for request in step)
     fits = [s for s in CAPTURED if tokens <= s <= engine["max_cudagraph_capture_size"]]

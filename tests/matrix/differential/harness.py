@@ -16,7 +16,7 @@ from wstrace.bounds.bound import Bound
 from wstrace.bounds.by_rule import by_rule
 from wstrace.bounds.evidence import Site
 from wstrace.reserve.schema import LIMIT_NAMES
-from wstrace.trace.records import Ask, Limit, Slot, Step
+from wstrace.trace.records import Limit, Request, Slot, Step
 
 ALLOWED = 1.25
 """A proved bound up to this many times the truth is called close."""
@@ -134,11 +134,11 @@ def _bound(
     return found.why or "no rule"
 
 
-def _ask(index: int, state: State, size: int) -> Ask:
+def _ask(index: int, state: State, size: int) -> Request:
     step = Step(
         index=index, total_tokens=state.tokens, num_reqs=len(state.requests),
         requests=list(state.requests),
     )  # fmt: skip
-    return Ask(
+    return Request(
         site=1, slot=Slot(), bytes=size, arena=size, phase="serving", locked=True, step=step
     )

@@ -29,7 +29,7 @@ def test_the_excerpt_is_slots_and_the_site_that_decides() -> None:
 
 def test_the_excerpt_of_the_demos_own_reserve_fits_ten_lines(tmp_path: Path) -> None:
     target = tmp_path / "reserve.yaml"
-    words = [sys.executable, "-m", "wstrace.cli.app", "reserve", SAMPLE, "-o", target]
+    words = [sys.executable, "-m", "wstrace.cli.app", "reserve", str(SAMPLE), "-o", str(target)]
     subprocess.run(words, check=True, capture_output=True)
     lines = excerpt(target.read_text()).splitlines()
     assert len(lines) <= 10

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.commands import wstrace
 from tests.unit.report_html import runs
 from wstrace.runs.run import Run
 from wstrace.trace.reader import RunFile
@@ -37,17 +36,6 @@ def write_meta(folder: Path, ended: str | None = None) -> None:
         run=RUN, command=["vllm"], started="t", wstrace="0.1.0", ended=ended, exit_code=code
     )
     (folder / "run.json").write_bytes(msgspec.json.encode(run))
-
-
-def wstrace(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "wstrace.cli.app", *args],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", "COLUMNS": "100", **env},
-    )
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from wstrace.runs.run import Run, analyse
 from wstrace.trace.reader import ProcessTrace, Trace
@@ -94,7 +95,7 @@ def ask(
     locked: bool | None = None,
     provenance: Provenance | None = None,
     step: Step | None = None,
-    **more: int,
+    **more: Any,
 ) -> Request:
     """One request; locked follows the phase where it is not given."""
     after = phase in ("serving", "post-lock-warmup")
@@ -128,7 +129,7 @@ def continuation(computed: int, arena: int, phase: Phase = "serving") -> Request
     )
 
 
-def grown(size: int, phase: Phase, *, before: int = 0, site: Site = MOE, **more: int) -> Growth:
+def grown(size: int, phase: Phase, *, before: int = 0, site: Site = MOE, **more: Any) -> Growth:
     """The arena of slot (0, 0) grew to `size`; `more` are further fields of the record."""
     return Growth(
         site=site.id,
@@ -136,7 +137,7 @@ def grown(size: int, phase: Phase, *, before: int = 0, site: Site = MOE, **more:
         before=before,
         after=size,
         phase=phase,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 

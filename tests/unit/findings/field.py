@@ -61,20 +61,32 @@ RUNS: Final[dict[str, tuple[str, str, dict[str, Limit]]]] = {
     "vllm-0.21.0-grow": (
         "0.21.0",
         "vllm.v1.worker.gpu_model_runner.GPUModelRunner",
-        {"max_model_len": 32768, "max_num_batched_tokens": 4096, "block_size": 16}
-        | {"enable_chunked_prefill": True},
+        {
+            "max_model_len": 32768,
+            "max_num_batched_tokens": 4096,
+            "block_size": 16,
+            "enable_chunked_prefill": True,
+        },
     ),
     "vllm-0.21.0-reserve-at-init": (
         "0.21.0",
         "vllm.v1.worker.gpu_model_runner.GPUModelRunner",
-        {"max_model_len": 32768, "max_num_batched_tokens": 4096, "block_size": 16}
-        | {"enable_chunked_prefill": True},
+        {
+            "max_model_len": 32768,
+            "max_num_batched_tokens": 4096,
+            "block_size": 16,
+            "enable_chunked_prefill": True,
+        },
     ),
     "vllm-0.26.0-prefix": (
         "0.26.0",
         "vllm.v1.worker.gpu.model_runner.GPUModelRunner",
-        {"max_model_len": 16384, "max_num_batched_tokens": 16384, "block_size": 32}
-        | {"enable_chunked_prefill": False},
+        {
+            "max_model_len": 16384,
+            "max_num_batched_tokens": 16384,
+            "block_size": 32,
+            "enable_chunked_prefill": False,
+        },
     ),
 }
 

@@ -55,7 +55,7 @@ def test_an_arena_made_too_early_is_ws201_before_the_window() -> None:
 
 
 def test_a_counted_or_unknown_growth_is_no_ws201() -> None:
-    assert "WS201" not in codes(grown(MIB, "profile", window="counted"))  # type: ignore[arg-type]
+    assert "WS201" not in codes(grown(MIB, "profile", window="counted"))
     assert "WS201" not in codes(grown(MIB, "profile"))
 
 

@@ -20,7 +20,7 @@ CPU = "vllm.v1.worker.cpu_model_runner.CPUModelRunner"
 
 
 def growth(after: int, phase: Phase, window: str, before: int = 0) -> Growth:
-    return grown(after, phase, before=before, window=window)  # type: ignore[arg-type]
+    return grown(after, phase, before=before, window=window)
 
 
 def run(*records: Record, **more: str) -> Run:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.unit.findings.build import CONTINUATION, MOE, ask, grown, process, session
 from wstrace.findings.finding import Finding
 from wstrace.trace.records import (
@@ -34,7 +36,7 @@ def one(code: str, *records: Record) -> Finding:
     return finding
 
 
-def graph(number: int, generation: int, slot: Slot = SLOT, **more: bool) -> Capture:
+def graph(number: int, generation: int, slot: Slot = SLOT, **more: Any) -> Capture:
     return Capture(graph=number, slots=[slot], generations=[generation], **more)
 
 

@@ -212,9 +212,11 @@ def test_of_several_runs_the_worst_counts(
     makers: list[Any], code: int, gate: Gate, tmp_path: Path
 ) -> None:
     def folder(number: int, make: Any) -> Path:
-        if make is _never_attached:
-            return make(tmp_path / str(number))
-        return make(tmp_path / str(number), run=f"run-{number}")
+        never = make is _never_attached
+        if never:
+            return _never_attached(tmp_path / str(number))
+        made: Path = make(tmp_path / str(number), run=f"run-{number}")
+        return made
 
     assert gate(*(folder(n, make) for n, make in enumerate(makers)))[0] == code
 

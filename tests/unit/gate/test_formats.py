@@ -71,17 +71,15 @@ def _many(judgement: Judgement, number: int, **changes: Any) -> Judgement:
     findings = tuple(
         Judged(
             Finding(
-                **(
-                    {
-                        "code": "WS102",
-                        "severity": "error",
-                        "detail": f"asked {i}, 100% more: at\nlast",
-                        "file": f"vllm/a,b/site:{i:06}.py",
-                        "function": "f",
-                        "serving_bytes": 1 << 20,
-                    }
-                    | changes
-                )
+                **{
+                    "code": "WS102",
+                    "severity": "error",
+                    "detail": f"asked {i}, 100% more: at\nlast",
+                    "file": f"vllm/a,b/site:{i:06}.py",
+                    "function": "f",
+                    "serving_bytes": 1 << 20,
+                    **changes,
+                }
             ),
             "new",
         )

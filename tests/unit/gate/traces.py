@@ -112,7 +112,7 @@ def phase(name: Any) -> PhaseChange:
 
 def counts(**changes: Any) -> Counts:
     """Counters of a short run: 12 steps, 2 requests at most, 512 tokens computed at most."""
-    values = {
+    values: dict[str, Any] = {
         "step": 12,
         "steps_real": 12,
         "max_tokens": 128,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_runs.claims import table_of
-from gpu_runs.claims_overhead import interval
-from gpu_runs.evidence import LOCKED, continuation_bytes
-from gpu_runs.table import Claim, markdown
+
+from tools import ROOT
+from tools.gpu.claims import table_of
+from tools.gpu.claims_overhead import interval
+from tools.gpu.evidence import LOCKED, continuation_bytes
+from tools.gpu.table import Claim, markdown
 
 CALLER = "turboquant_attn.py:747:_continuation_prefill"
 ERROR = (
@@ -76,6 +80,24 @@ def test_one_wrong_number_fails_one_claim(
 ) -> None:
     claims = make_crash(tmp_path, **changes)
     assert [text for text, c in claims.items() if c.ok is False] == [failing]
+
+
+@pytest.mark.parametrize(("changes", "code"), [({}, 0), ({"serving_bytes": 1}, 1)])
+def test_a_result_is_judged_by_pytest(
+    tmp_path: Path, changes: dict[str, int], code: int
+) -> None:
+    make_crash(tmp_path, **changes)
+    program = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*program, "tools/gpu/test_results.py", f"--results={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert f"{6 - code} passed" in done.stdout
+    assert ("expected 8,388,608, found 1" in done.stdout) == bool(code)
 
 
 def test_what_did_not_run_is_neither_true_nor_false(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_runs.clock import Clock, OutOfTimeError
-from gpu_runs.models import MODELS, make
-from gpu_runs.packing import LINE, LOG_BYTES, pack, pack_caches, trim, unpack_caches
-from gpu_runs.servers import ANNOUNCED, SIZED, last_error
 
+from tools.gpu.clock import Clock, OutOfTimeError
+from tools.gpu.models import MODELS, make
+from tools.gpu.packing import LINE, LOG_BYTES, pack, pack_caches, trim, unpack_caches
+from tools.gpu.servers import ANNOUNCED, SIZED, last_error
 from wstrace.recorder.hooks.wrapping import MARK, Hooks
 from wstrace.recorder.toggle import detached
 from wstrace.vllm.methods import Known

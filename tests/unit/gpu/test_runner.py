@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_runs.clock import Clock
-from gpu_runs.host import Host
-from gpu_runs.runner import Runner
-from gpu_runs.session import Session
 
+from tools.gpu.clock import Clock
+from tools.gpu.host import Host
+from tools.gpu.runner import Runner
+from tools.gpu.session import Session
 from wstrace.errors import WstraceError
 
 

@@ -60,7 +60,7 @@ def test_a_failure_is_no_page_either(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(compatibility, "PINNED", ("0.13.0", "0.28.0"))
     monkeypatch.setattr(compatibility, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(compatibility, "lines", lambda: LINES)
-    results.write_text(json.dumps(RUN | {"later": {"0.28.0": False}}))
+    results.write_text(json.dumps({**RUN, "later": {"0.28.0": False}}))
     with pytest.raises(SystemExit, match="failed:\nlater: 0"):
         compatibility.main(results)
 

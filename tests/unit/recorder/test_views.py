@@ -37,7 +37,7 @@ class Rig:
     def __init__(self, tmp_path: Path) -> None:
         self.live = Live(Settings(str(tmp_path), "run", check_views=True))
         self.records: list[Record] = []
-        self.live.write = self.records.append  # type: ignore[method-assign]
+        self.live.write = self.records.append  # type: ignore
         self.manager = SimpleNamespace(_num_ubatches=1, _current_workspaces=[Tensor(4096)])
         self.manager._get_workspace_id = lambda: 0
         self.live.manager = self.manager

@@ -85,7 +85,7 @@ def test_a_full_disk_stands_the_writer_down(
         raise OSError(28, "No space left on device")
 
     real = os.write
-    monkeypatch.setattr(writer_module.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     writer.write(Note(text="b"))
     monkeypatch.undo()
     writer.write(Note(text="c"))

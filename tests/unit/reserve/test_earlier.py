@@ -15,6 +15,7 @@ from wstrace.errors import WstraceError
 from wstrace.planning.earlier import Earlier, applied_config
 from wstrace.planning.plan import Engine, SiteBound, Wishes, plan, refuse_empty
 from wstrace.reserve.config import ReserveConfig, dumps, load
+from wstrace.trace.records import Limit
 
 ATTENTION, MOE = (site.name for site in SITES)
 FULL = plan(SITES, ENGINE).config
@@ -107,7 +108,8 @@ def test_the_config_that_a_trace_recorded_comes_back() -> None:
 
 
 def test_an_engine_known_from_a_log_has_no_digest_and_only_numbers(tmp_path: Path) -> None:
-    limits = {"num_kv_heads": 4, "block_size": 16, "max_model_len": 4096, "dtype": "half"}
+    limits: dict[str, Limit] = {"num_kv_heads": 4, "block_size": 16, "dtype": "half"}
+    limits["max_model_len"] = 4096
     unknown = SiteBound("moe.py", "f", Bound(grade="proved", needs=("top_k",), why="the rule"))
     engine = Engine(limits=dict(limits), complete=False)
     config = plan([SiteBound("a.py", "f", LENGTH), unknown], engine).config

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.unit.reserve.examples import CONTINUATION, LIMITS, SCRATCH, config
 from wstrace.errors import WstraceError
 from wstrace.reserve.config import Model, NotCovered, ReserveConfig, dumps, load, model_digest
-from wstrace.reserve.writer import human, quote
+from wstrace.reserve.writer import quote
 from wstrace.trace.records import Limit
+from wstrace.units import human
 
 if TYPE_CHECKING:
     from pathlib import Path

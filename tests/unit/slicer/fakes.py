@@ -61,7 +61,7 @@ def _item(self: Any) -> int:
 
 dtype = _class("dtype", "torch", {"__init__": _dtype_init})
 float16, float32, uint8 = dtype(2), dtype(4), dtype(1)
-Tensor = _class(
+Tensor: Any = _class(
     "Tensor",
     "torch",
     {

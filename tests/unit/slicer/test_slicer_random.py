@@ -122,7 +122,7 @@ def test_one_request_predicts_the_others(
             return
         recorded: list[Any] = []
         worker.manager.get_simultaneous = (  # type: ignore[method-assign]
-            lambda *specs: recorded.append(specs)  # type: ignore[assignment,return-value]
+            lambda *specs: recorded.append(specs)  # type: ignore[assignment]
         )
         for number in others:
             recorded.clear()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tools import bounds_survey
 from wstrace.expr.expression import parse
 from wstrace.expr.maximum import maximise
 from wstrace.slicer.static import Surveyed, survey
@@ -206,12 +204,13 @@ def test_a_method_left_to_subclasses_is_sliced_for_each(package: Path) -> None:
     assert (allocate.stopped or "").startswith("Remote: ")
 
 
-def test_the_script_prints_every_site_and_the_shares(package: Path) -> None:
-    script = Path(__file__).parents[3] / "scripts" / "bounds-survey"
-    command = [sys.executable, str(script), "--source", f"9.9.9={package.parent}", "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
-    assert done.returncode == 1, done.stderr
-    assert "vLLM 9.9.9: 7 serving call sites" in done.stdout
-    assert "num_decode_tokens <= max_num_seqs" in done.stdout
-    assert "formula 92.9%, closed by slicing alone 50.0%" in done.stdout
-    assert "formula for 2 of 4 classes; Remote: " in done.stdout
+def test_the_survey_prints_every_site_and_the_shares(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = bounds_survey.main(["--source", f"9.9.9={package.parent}", "--check"])
+    printed = capsys.readouterr().out
+    assert code == 1
+    assert "vLLM 9.9.9: 7 serving call sites" in printed
+    assert "num_decode_tokens <= max_num_seqs" in printed
+    assert "formula 92.9%, closed by slicing alone 50.0%" in printed
+    assert "formula for 2 of 4 classes; Remote: " in printed

@@ -5,7 +5,7 @@ that is kept longer pins the old arena, or is overwritten by somebody else. Know
 references, looked at when the next step or phase begins, so that a caller's local variables
 do not count. Whether a view that is kept is also read cannot be seen.
 
-The cost, one weak reference a view, is paid by those who ask for it: scripts/bench-views.
+The cost, one weak reference a view, is paid by those who ask for it: scripts/bench views.
 """
 
 from __future__ import annotations

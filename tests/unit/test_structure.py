@@ -1,0 +1,125 @@
+"""A stranger finds the file: rooms are listed, steps name real files, one name is one thing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+GUIDE: Final = (ROOT / "CONTRIBUTING.md").read_text()
+TASKS: Final = (
+    "A finding code",
+    "A rule for a kernel",
+    "A release of vLLM",
+    "A log format",
+    "A number of the config",
+    "A column of a report",
+)
+
+# Modules that share their name on purpose. A command's module is named after its command, so
+# it may also be the name of what it calls; these are the others.
+SHARED_MODULES: Final = {
+    "finding": "a log's findings, until they are the trace's own type",
+    "markdown": "a log's report, until it is the trace's",
+    "text": "a log's report, until it is the trace's",
+    "limits": "limits of the engine, and limits that a person sets for the gate",
+    "settings": "each process reads its own variables",
+    "worker": "vLLM's worker: its hooks, its part of a trace, the testbed's",
+    "plugin": "vLLM loads both by this name of an entry point",
+    "writer": "a trace is written record by record, a reserve as a whole",
+    "reader": "of the two file formats",
+    "steps": "the scheduler's steps: in a worker, in a log",
+    "frames": "stack frames: in a worker, in a log",
+    "ranks": "ranks as a page shows them, as a log names them",
+    "facts": "of a run's page, of a log",
+    "reading": "traces for a command, lines of a log",
+}
+SHARED_CLASSES: Final = {
+    "Finding": "a log's, until it is the trace's own type",
+    "Step": "a record, and a log's",
+    "Ranks": "a record, and a log's",
+    "Refusal": "in a worker's evidence, in a log",
+    "Amount": "a person's, a log's",
+    "Origin": "of a size: in a page, in a log",
+    "Site": "a record, and what a bound is asked of",
+    "Settings": "each process's own variables",
+    "Persistent": "a record, and the testbed's pattern that makes one",
+    "Limits": "a record of the engine's, and a person's for the gate",
+    "Model": "vLLM's API has one, and a reserve is for one",
+    "Answer": "what a server said: to `exercise`, to the testbed; neither loads the other",
+    "Entry": "a baseline's, a call counter's",
+    "Place": "where a finding is, where a size fits",
+    "Fit": "of a template, of a config on a GPU",
+    "Line": "of a fit, of a log",
+    "Point": "of a cost curve, of a figure",
+}
+
+
+def packages(top: str) -> set[str]:
+    found = (path.parent.relative_to(ROOT) for path in (ROOT / top).rglob("__init__.py"))
+    return {str(path) for path in found} - {"wstrace"}
+
+
+def test_the_map_of_the_rooms_is_the_tree() -> None:
+    rooms = GUIDE.split("## Rooms")[1].split("\n## ")[0]
+    listed = re.findall(r"`((?:wstrace|tools)[\w/]*)`", rooms)
+    assert len(listed) == len(set(listed))
+    assert packages("wstrace") | packages("tools") == set(listed)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_names_its_files_and_they_exist(task: str) -> None:
+    steps = GUIDE.split(f"### {task}\n")[1].split("\n#")[0]
+    assert re.findall(r"^\d\. ", steps, re.MULTILINE)[:2] == ["1. ", "2. "]
+    # `wstrace/versions.py`, `docs/findings/`
+    named = re.findall(r"`((?:wstrace|tests|docs|scripts|tools)/[\w./-]+)", steps)
+    assert len(named) >= 2
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_name_in_the_steps_stands_in_its_file() -> None:
+    """`NAME` of (or in) `FILE`."""
+    said = re.findall(r"`([A-Z_]{4,})` (?:of|in) `([\w/.]+)`", GUIDE)
+    said += re.findall(r"(?:of|in) `([A-Z_]{4,})` (?:of|in) `([\w/.]+)`", GUIDE)
+    assert len(said) >= 4
+    for name, file in said:
+        assert re.search(rf"^{name}\b", (ROOT / file).read_text(), re.MULTILINE), name
+
+
+def modules() -> Iterator[Path]:
+    for path in sorted((ROOT / "wstrace").rglob("*.py")):
+        if not path.name.startswith("__"):
+            yield path.relative_to(ROOT)
+
+
+def test_no_two_modules_share_a_name_without_a_reason() -> None:
+    found = defaultdict(list)
+    for path in modules():
+        if path.parent.name != "commands":
+            found[path.stem].append(str(path))
+    shared = {name: paths for name, paths in found.items() if len(paths) > 1}
+    assert {name: shared[name] for name in shared if name not in SHARED_MODULES} == {}
+
+
+def test_no_class_name_stands_in_several_modules_without_a_reason() -> None:
+    found = defaultdict(list)
+    for path in modules():
+        for node in ast.parse((ROOT / path).read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(str(path))
+    shared = {name: paths for name, paths in found.items() if len(paths) > 1}
+    assert {name: shared[name] for name in shared if name not in SHARED_CLASSES} == {}
+
+
+def test_one_word_is_one_row() -> None:
+    text = (ROOT / "docs" / "how-it-works.md").read_text()
+    table = text.split("## Words")[1].split("\n## ")[0]
+    words = re.findall(r"^\| ([a-z ]+) \|", table, re.MULTILINE)[1:]
+    assert len(words) >= 15
+    assert len(words) == len(set(words))

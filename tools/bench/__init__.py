@@ -1,0 +1,1 @@
+"""What wstrace costs, measured: `scripts/bench NAME`."""

@@ -1,0 +1,244 @@
+"""What the recorder adds to one get_simultaneous call of vLLM's real manager, and to a step.
+
+    scripts/bench overhead [--pairs 400] [--calls 100] [--write]
+
+Needs vLLM, no GPU: the
+tensors are on the CPU. A pair is a block of calls with the hooks and a block without, in
+alternating order, so that a throttled machine slows both, and times are CPU time of the
+thread, so that a busy one does not count. In the row `off/off` both sides run without the
+hooks: its ratio is the noise. Steps are timed one by one, after work that takes the
+processor's caches away (`wstrace.testbed.step_cost`). --write puts the results into
+docs/overhead.md and README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from tools import ROOT
+from tools.docs.page import between
+from wstrace.recorder.hooks.manager import hook_manager
+from wstrace.recorder.settings import Settings
+from wstrace.recorder.state.process import Live
+from wstrace.recorder.toggle import detached
+from wstrace.testbed.step_cost import step_cost
+
+BEGIN, END = "<!-- made by scripts/bench overhead -->", "<!-- end -->"
+BEGIN_STEPS = "<!-- steps, made by scripts/bench overhead -->"
+WARM_CALLS = 20
+Block = Callable[[int], float]
+Off = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Microseconds a call: without the hooks, and the difference and ratio of each pair."""
+
+    name: str
+    off: Sequence[float]
+    on: Sequence[float]
+
+    @property
+    def ratios(self) -> list[float]:
+        return [on / off for on, off in zip(self.on, self.off, strict=True)]
+
+    def cells(self) -> list[str]:
+        added = [on - off for on, off in zip(self.on, self.off, strict=True)]
+        low, _, high = quantiles(self.ratios, n=4)
+        return [
+            self.name,
+            f"{median(self.off):.2f}",
+            f"{median(self.on):.2f}",
+            f"{median(added):+.2f}",
+            f"{median(self.ratios):.3f}",
+            f"{low:.3f} to {high:.3f}",
+        ]
+
+
+def block(manager: Any, specs: Sequence[Any]) -> Block:
+    """Microseconds a call over `calls` calls of the same request."""
+
+    def run(calls: int) -> float:
+        ask = manager.get_simultaneous
+        for _ in range(WARM_CALLS):
+            ask(*specs)
+        start = time.thread_time_ns()
+        for _ in range(calls):
+            ask(*specs)
+        return (time.thread_time_ns() - start) / calls / 1000
+
+    return run
+
+
+def paired(
+    off: Off, name: str, run: Block, pairs: int, calls: int, *, control: bool = False
+) -> Row:
+    """`off()` takes away what is measured; `control`: both sides run without it."""
+    found: dict[bool, list[float]] = {False: [], True: []}
+    gc.collect()
+    gc.disable()
+    for number in range(pairs):
+        for hooked in (False, True) if number % 2 else (True, False):
+            on = hooked and not control
+            with nullcontext() if on else off():
+                found[hooked].append(run(calls))
+    gc.enable()
+    return Row(name, found[False], found[True])
+
+
+def novel(manager: Any, sizes: range) -> list[float]:
+    """Milliseconds of each first request of a size: shapes, stack, formula, one write."""
+    import torch
+
+    def ask(num_tokens: int) -> None:
+        manager.get_simultaneous(((num_tokens, 64), torch.float16))
+
+    found = []
+    for size in sizes:
+        start = time.thread_time_ns()
+        ask(size)
+        found.append((time.thread_time_ns() - start) / 1e6)
+    return found
+
+
+def filled(module: Any, num_ubatches: int) -> Any:
+    """A manager of CPU tensors whose arena has room for every request here."""
+    import torch
+
+    manager = module.WorkspaceManager(torch.device("cpu"), num_ubatches=num_ubatches)
+    manager.get_simultaneous(((1 << 20,), torch.uint8))
+    return manager
+
+
+def measure(live: Live, module: Any, pairs: int, calls: int) -> tuple[list[Row], list[float]]:
+    import torch
+
+    spec = ((64, 128), torch.float16)
+    if not torch.accelerator.is_available():
+        torch.accelerator.empty_cache = lambda: None  # a growth calls it; it raises without one
+    off, one = partial(detached, live), filled(module, num_ubatches=1)
+    rows = [
+        paired(off, f"{n} buffer{'s' * (n > 1)}", block(one, [spec] * n), pairs, calls)
+        for n in (1, 2, 3)
+    ]
+    firsts = novel(one, range(4, 804, 4))
+    two = filled(module, num_ubatches=2)
+    rows.append(paired(off, "2 buffers, 2 slots", block(two, [spec] * 2), pairs, calls))
+    run = block(two, [spec] * 2)
+    return [*rows, paired(off, "2 buffers, off/off", run, pairs, calls, control=True)], firsts
+
+
+def decode_step(requests: int) -> Any:
+    """vLLM's own SchedulerOutput of a decode step."""
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    output: Any = SchedulerOutput.make_empty()
+    ids = [f"cmpl-{number:032x}-0" for number in range(requests)]
+    output.num_scheduled_tokens = dict.fromkeys(ids, 1)
+    output.total_num_scheduled_tokens = requests
+    cached = output.scheduled_cached_reqs
+    cached.req_ids, cached.num_computed_tokens = ids, [1000 + n for n in range(requests)]
+    return output
+
+
+def step_table(pairs: int) -> str:
+    rows = ["| requests in the step | added, us | middle half |", "| --- | --- | --- |"]
+    for requests in (1, 8, 64, 256):
+        added = step_cost([decode_step(requests)], pairs)
+        low, middle, high = quantiles(added, n=4)
+        rows.append(f"| {requests} | {middle:+.0f} | {low:.0f} to {high:.0f} |")
+    rows += ["", f"{pairs} pairs of single steps; {machine()}"]
+    return "\n".join(rows)
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{named[0]}, {len(named)} cores" if named else platform.machine()
+
+
+def first_requests(firsts: Sequence[float]) -> str:
+    return (
+        f" First request of a new size: median {median(firsts):.2f} ms, nine of ten under "
+        f"{quantiles(firsts, n=10)[-1]:.2f} ms ({len(firsts)} sizes)."
+    )
+
+
+def table(rows: Sequence[Row], pairs: int, calls: int, more: str = "") -> str:
+    head = ["request", "without, us", "with, us", "added, us", "ratio", "middle half"]
+    lines = [head, ["---"] * len(head), *(row.cells() for row in rows)]
+    return "\n".join(
+        [
+            *("| " + " | ".join(cells) + " |" for cells in lines),
+            "",
+            f"{pairs} pairs of {calls} calls; CPU time, medians.{more}",
+            "",
+            machine(),
+        ]
+    )
+
+
+def machine() -> str:
+    return (
+        f"vLLM {version('vllm')}, PyTorch {version('torch')}, "
+        f"Python {platform.python_version()}, {cpu_name()}, load average "
+        f"{os.getloadavg()[0]:.1f}."
+    )
+
+
+def sentence(rows: Sequence[Row]) -> str:
+    """What the README says; the control row is left out."""
+    calls = [median(row.off) for row in rows[:-1]]
+    ratios = [ratio for row in rows[:-1] for ratio in row.ratios]
+    return (
+        f"With the recorder a request for scratch took {(median(ratios) - 1) * 100:.0f} % more "
+        f"CPU time than without, where it takes {min(calls):.0f} to {max(calls):.0f} us (CPU "
+        "tensors, vLLM's own manager). A layer makes a few such requests a step; one of a new "
+        "size costs a millisecond or more, once."
+    )
+
+
+def write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
+    """Put `text` between the page's two marks."""
+    page.write_text(between(page.read_text(), begin, end, text))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the recorder adds to one call.")
+    parser.add_argument("--pairs", type=int, default=400)
+    parser.add_argument("--calls", type=int, default=100)
+    parser.add_argument("--write", action="store_true", help="Put it into README.md and docs/.")
+    options = parser.parse_args()
+    module = importlib.import_module("vllm.v1.worker.workspace")
+    with tempfile.TemporaryDirectory() as folder:
+        live = Live(Settings(directory=folder, run="bench"))
+        hook_manager(live, module)
+        rows, firsts = measure(live, module, options.pairs, options.calls)
+    text = table(rows, options.pairs, options.calls, first_requests(firsts))
+    steps = step_table(options.pairs)
+    print(f"{text}\n\n{steps}")
+    if options.write:
+        write(ROOT / "docs" / "overhead.md", f"\n{text}\n")
+        write(ROOT / "docs" / "overhead.md", f"\n{steps}\n", BEGIN_STEPS)
+        write(ROOT / "README.md", f"\n{sentence(rows)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Time and memory of `wstrace triage` on big logs, made here and streamed, not stored.
+
+    scripts/bench triage [--mb 1024] [--shape quiet|crash-loop|one-line|halves|all]
+
+quiet: a long healthy log with one failure near its end. crash-loop: the same failure again
+and again, every line of interest. one-line: no newline at all. halves: one line, dense with
+beginnings of the message that never end. Prints a line for each and exits 1 where one
+takes more than the limits: 30 s of CPU time and 200 MB for each GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from tools import ROOT
+
+LIMIT_S, LIMIT_MB = 30.0, 200.0
+HEALTHY = (
+    "(APIServer pid=1) INFO 05-05 14:{m:02d}:{s:02d} [loggers.py:271] Engine 000: Avg prompt "
+    "throughput: {n}.5 tokens/s, Avg generation throughput: 97.2 tokens/s, Running: {r} reqs, "
+    "Waiting: 0 reqs, GPU KV cache usage: 12.3%, Prefix cache hit rate: 45.6%\n"
+    '(APIServer pid=1) INFO:     127.0.0.1:{p} - "POST /v1/completions HTTP/1.1" 200 OK\n'
+)
+MESSAGE = (
+    "AssertionError: Workspace is locked but allocation from 'turboquant_attn.py:747:"
+    "_continuation_prefill' requires 16.00 MB, current size is 1.02 MB. Workspace growth is "
+    "not allowed after locking."
+)
+FRAMES = (
+    "EngineCore encountered a fatal error.",
+    "Traceback (most recent call last):",
+    '  File "/usr/lib/python3/dist-packages/vllm/v1/worker/gpu_worker.py", line 843, in '
+    "execute_model",
+    "    output = self.model_runner.execute_model(",
+    '  File "/usr/lib/python3/dist-packages/vllm/v1/attention/backends/turboquant_attn.py", '
+    "line 747, in _continuation_prefill",
+    "    k_buf, v_buf = current_workspace_manager().get_simultaneous(",
+    '  File "/usr/lib/python3/dist-packages/vllm/v1/worker/workspace.py", line 157, in '
+    "_ensure_workspace_size",
+    MESSAGE,
+)
+
+
+def healthy(block: int) -> bytes:
+    lines = (
+        HEALTHY.format(m=block % 60, s=n % 60, n=block * 7 + n, r=n % 9, p=40000 + n % 9999)
+        for n in range(3000)
+    )
+    return "".join(lines).encode()
+
+
+def crash(block: int) -> bytes:
+    clock = f"05-05 {block % 24:02d}:{block % 60:02d}:00"
+    lines = (
+        f"(EngineCore pid={block // 50}) ERROR {clock} [core.py:1138] {f}\n" for f in FRAMES
+    )
+    return "".join(lines).encode()
+
+
+def quiet(size: int) -> Iterator[bytes]:
+    made, block = 0, 0
+    while made < size:
+        data = healthy(block)
+        yield data
+        made, block = made + len(data), block + 1
+    yield crash(1)
+    yield healthy(block)
+
+
+def crash_loop(size: int) -> Iterator[bytes]:
+    made, block = 0, 0
+    while made < size:
+        data = b"".join(crash(block + n) for n in range(200))
+        yield data
+        made, block = made + len(data), block + 200
+
+
+def one_line(size: int) -> Iterator[bytes]:
+    for _ in range(size >> 20):
+        yield b"0123456789abcdef" * (1 << 16)
+    yield MESSAGE.encode()
+
+
+def halves(size: int) -> Iterator[bytes]:
+    half = MESSAGE[MESSAGE.index("Workspace") : MESSAGE.index("tion_prefill")].encode()
+    for _ in range(size >> 20):
+        yield half * ((1 << 20) // len(half))
+    yield MESSAGE.encode()
+
+
+SHAPES = {"quiet": quiet, "crash-loop": crash_loop, "one-line": one_line, "halves": halves}
+
+
+def measure(shape: str, megabytes: int) -> tuple[float, float, bool]:
+    """CPU seconds, peak MB and whether the failure was found, of one run in a pipe."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "wstrace.cli.app", "triage", "-"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    for data in SHAPES[shape](megabytes << 20):
+        child.stdin.write(data)
+    child.stdin.close()
+    found = b"_continuation_prefill" in child.stdout.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = status
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, found and status == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--mb", type=int, default=1024)
+    parser.add_argument("--shape", choices=[*SHAPES, "all"], default="all")
+    options = parser.parse_args()
+    failed = False
+    for shape in SHAPES if options.shape == "all" else (options.shape,):
+        start = time.perf_counter()
+        seconds, peak, found = measure(shape, options.mb)
+        good = found and seconds <= max(5.0, LIMIT_S * options.mb / 1024) and peak <= LIMIT_MB
+        failed = failed or not good
+        print(
+            f"{shape:<11}{options.mb:>6} MB  {seconds:6.1f} s CPU  "
+            f"{time.perf_counter() - start:6.1f} s  peak {peak:5.0f} MB  "
+            f"{'found' if found else 'NOT FOUND'}  {'ok' if good else 'TOO MUCH'}",
+            flush=True,
+        )
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""How many of vLLM's workspace requests have a bound that follows from the source.
+
+Slices every get_simultaneous call of released vLLM wheels (downloaded with pip, kept in
+the user's cache) or of source trees at hand, and prints for each: closed or where the
+slice stopped, its drivers and their limits, and the grade. A formula is closed when each of
+its names is a constant or a driver; else the open name is given with its reason. The call of
+an abstract class's method is sliced once for each class and counts with its share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from wstrace.bounds.limits import role_limits
+from wstrace.known_sites.known import matches
+from wstrace.slicer.static import Surveyed, survey
+
+VERSIONS = ("0.21.0", "0.33.0")
+PLATFORMS = ("manylinux1_x86_64", *(f"manylinux_2_{n}_x86_64" for n in range(17, 41)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    given = dict(text.split("=", 1) for text in options.source)
+    failed = False
+    for version in options.versions or tuple(given) or VERSIONS:
+        root = Path(given[version]) if version in given else downloaded(version)
+        failed |= not report(version, package(root), options)
+    return int(failed and options.check)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("versions", nargs="*", help=f"releases (default: {' '.join(VERSIONS)})")
+    made.add_argument("--source", action="append", default=[], metavar="VERSION=DIR")
+    made.add_argument("--all", action="store_true", help="reservations and warm-up calls too")
+    made.add_argument("--formulas", action="store_true", help="print the formulas")
+    made.add_argument(
+        "--check", action="store_true", help="exit 1 below 90%% formulas, 85%% proved"
+    )
+    return made
+
+
+def package(root: Path) -> Path:
+    """The vllm package in or at `root`."""
+    inner = root / "vllm"
+    return inner if inner.is_dir() else root
+
+
+def downloaded(version: str) -> Path:
+    """The release's Python files, from the cache or by `pip download`."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "wstrace" / f"vllm-{version}"
+    if not (folder / "vllm").is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        unpack(fetch(version, folder), folder)
+    return folder
+
+
+def fetch(version: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(folder)]
+    command += ["--only-binary=:all:", "--python-version=3.12", f"vllm=={version}"]
+    for platform in PLATFORMS:
+        command += ["--platform", platform]
+    if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
+        sys.exit(f"pip has no vLLM {version}; give its source with --source {version}=DIR")
+    return next(folder.glob("vllm-*.whl"))
+
+
+def unpack(wheel: Path, folder: Path) -> None:
+    """Python files only, then the wheel goes: it is half a gigabyte."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [n for n in archive.namelist() if n.startswith("vllm/") and n.endswith(".py")]
+        archive.extractall(folder, names)
+    wheel.unlink()
+
+
+def report(version: str, root: Path, options: argparse.Namespace) -> bool:
+    """Print one release's table; True with formulas for 90% and 85% proved."""
+    sites = [s for s in survey(root) if options.all or s.kind == "serving"]
+    print(f"vLLM {version}: {len(sites)} {'' if options.all else 'serving '}call sites")
+    for site in sites:
+        print(row(site, version))
+        if options.formulas and site.formula:
+            print(f"    = {site.formula}")
+    total = max(1, len(sites))
+    formulas = sum(s.share for s in sites) / total
+    closed = sum(s.closed_share for s in sites) / total
+    ruled = sum(ruled_share(s, version) for s in sites) / total
+    proved = sum(ruled_share(s, version, proved=True) for s in sites) / total
+    print(f"formula {formulas:.1%}, closed by slicing alone {closed:.1%}, ", end="")
+    print(f"closed or by rule {ruled:.1%}, proved {proved:.1%} of {len(sites)}\n")
+    return formulas >= 0.9 and proved >= 0.85
+
+
+def rule(site: Surveyed, version: str) -> str:
+    """Ids of the known-site rules of this call."""
+    found = matches(site.file, site.function, version)
+    return "|".join(known.id for known in found)
+
+
+def ruled_share(site: Surveyed, version: str, proved: bool = False) -> float:
+    """1 where the site is closed (`proved`: without an assumed constant) or has a rule; of an
+    abstract class's site, the share of the classes that are, or that a rule names."""
+    if site.classes:
+        found = matches(site.file, site.function, version)
+        named = {name for known in found for name in known.experts}
+        held = [c.of_class in named or _alone(c, proved) for c in site.classes]
+        return sum(held) / len(held)
+    return float(bool(rule(site, version)) or _alone(site, proved))
+
+
+def _alone(site: Surveyed, proved: bool) -> bool:
+    return site.closed and not (proved and site.assumed)
+
+
+def grade(site: Surveyed, version: str) -> str:
+    known = rule(site, version)
+    if known:
+        return f"proved by rule {known}"
+    if not site.closed:
+        return "observed"
+    return f"assumes {', '.join(site.assumed)}" if site.assumed else "proved"
+
+
+def state_of(site: Surveyed) -> str:
+    if site.closed:
+        return "closed"
+    if site.classes:
+        formulas = sum(c.formula is not None for c in site.classes)
+        return f"formula for {formulas} of {len(site.classes)} classes; {site.stopped}"
+    if site.formula is not None:
+        return f"formula, not closed: {site.stopped}"
+    return f"stopped: {site.stopped}"
+
+
+def row(site: Surveyed, version: str) -> str:
+    limits = role_limits({})
+    drivers = [f"{role} <= {limits[role].expression}" for role in site.drivers]
+    state = state_of(site)
+    lines = [f"{site.file}:{site.line} {site.function}", f"    {state}"]
+    if site.closed:
+        lines.append(f"    drivers: {'; '.join(drivers) or 'none, constants only'}")
+    lines.append(f"    grade: {grade(site, version)}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The generated pages and reports of the repository: `scripts/make-docs [NAME ...]`."""

@@ -1,0 +1,266 @@
+"""The claims of every scenario, checked against the run's own files.
+
+Nothing here starts anything: `table_of` can be called again on an unpacked result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from tools.gpu import prompts
+from tools.gpu.claims_crash import crash_claims, expected, shown
+from tools.gpu.claims_overhead import overhead_claims
+from tools.gpu.evidence import Evidence, MissingError
+from tools.gpu.table import Claim, Outcome, claim, equal
+from wstrace.errors import WstraceError
+from wstrace.trace.records import Slot
+
+
+def table_of(folder: Path) -> tuple[list[Claim], list[str]]:
+    """The claims of one scenario's folder, and what did not run there.
+
+    Raises WstraceError where the folder is not an unpacked result.
+    """
+    setting = setting_of(folder)
+    claims = CHECKS[setting["scenario"]](folder, setting)
+    problems = folder / "problems.json"
+    try:
+        rows = json.loads(problems.read_text()) if problems.exists() else []
+        told = [f"{folder.name}: {r['who']}: {r['what']} {r['hint']}".strip() for r in rows]
+    except (ValueError, KeyError, TypeError):
+        told = [f"{folder.name}: problems.json cannot be read"]
+    return claims, told
+
+
+def setting_of(folder: Path) -> dict[str, Any]:
+    """scenario.json of an unpacked result. Raises WstraceError where it is not one."""
+    try:
+        setting: dict[str, Any] = json.loads((folder / "scenario.json").read_text())
+        known = setting["scenario"] in CHECKS
+    except (OSError, ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise WstraceError(
+            f"{folder} is not a result of a scenario.",
+            "Give the folder that unpacking SCENARIO.tar.gz makes.",
+        )
+    return setting
+
+
+def answers(ev: Evidence, planned: Sequence[int]) -> Outcome:
+    """Every planned prompt was sent and answered 200; not run where the time ended before."""
+    found = [f"{tokens}: {status}" for tokens, status in answered(ev, planned)]
+    return equal([f"{tokens}: 200" for tokens in planned], found)
+
+
+def answered(ev: Evidence, planned: Sequence[int]) -> list[tuple[int, int]]:
+    """The prompts, unless time ended before the last had any answer (status 0)."""
+    found = ev.prompts
+    had = [row for row in found if row[1]]
+    if len(had) < len(planned) and all(status == 200 for _, status in had):
+        said = f"{len(had)} of {len(planned)} prompts"
+        raise MissingError(f"{ev.folder.name}: time ended when {said} had been answered")
+    return found
+
+
+def has(ev: Evidence, wanted: str) -> Outcome:
+    """`wanted` is among the codes."""
+    codes = ev.codes()
+    return wanted, codes, wanted in codes
+
+
+def lacks(ev: Evidence, unwanted: str) -> Outcome:
+    """`unwanted` is not among the codes of a run with a verdict."""
+    codes = ev.judged()
+    return f"no {unwanted}", codes, unwanted not in codes
+
+
+def builder_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
+    """b: vLLM 0.26."""
+    chunked, prefix = Evidence(folder / "chunked"), Evidence(folder / "prefix")
+    reserved = Evidence(folder / "reserved-prefix")
+
+    def builder() -> Outcome:
+        growths = [g for v in chunked.views for g in v.growths if g.phase == "kv-init"]
+        found = [f"{v.where(g.site)['caller']}" for v in chunked.views for g in growths]
+        ok = any("_reserve_workspace" in caller for caller in found)
+        return "_reserve_workspace in kv-init", [*found, *(g.after for g in growths)], ok
+
+    def covered() -> Outcome:
+        answered(chunked, prompts.BUILDER)
+        most = max(g.after for v in chunked.views for g in v.growths if g.phase == "kv-init")
+        asked = max(a.bytes for v in chunked.views for u in v.sites.values() for a in u.after)
+        return f"serving stays within {most:,}", asked, asked <= most
+
+    def regrown() -> Outcome:
+        cached = [n // 32 * 32 * setting["token_bytes"] for n in setting["prefixes"][1:-1]]
+        found = [g.after for v in prefix.views for g in v.growths if g.phase == "serving"]
+        return equal(cached, found)
+
+    rows = [
+        ("chunked: every prompt answered", lambda: answers(chunked, prompts.BUILDER)),
+        ("chunked: the builder's own reservation was seen", builder),
+        ("chunked: it covers what serving asked for", covered),
+        ("chunked: WS201, KV sizing never saw it", lambda: has(chunked, "WS201")),
+        ("prefix caching: every prompt answered", lambda: answers(prefix, prompts.PREFIXES)),
+        ("prefix caching: arenas in serving = cached tokens * 2 * Hk * D * 2", regrown),
+        ("prefix caching: WS301", lambda: has(prefix, "WS301")),
+        ("prefix caching: WS202", lambda: has(prefix, "WS202")),
+        ("prefix caching: gate --allow-unlocked exits 1", lambda: equal(1, prefix.gate_exit)),
+        ("reserved: every prompt answered", lambda: answers(reserved, prompts.PREFIXES)),
+        ("reserved: no growth in serving", lambda: no_growth(reserved)),
+        ("reserved: WS301 gone", lambda: lacks(reserved, "WS301")),
+        ("reserved: WS202 gone", lambda: lacks(reserved, "WS202")),
+        ("reserved: gate --allow-unlocked exits 0", lambda: equal(0, reserved.gate_exit)),
+    ]
+    return [claim("b", text, check) for text, check in rows]
+
+
+def no_growth(ev: Evidence) -> Outcome:
+    """No arena was replaced after warm-up, in a run with a verdict."""
+    ev.judged()
+    late = [g.after for v in ev.views for g in v.growths if g.phase == "serving"]
+    return equal([], late)
+
+
+def moe_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
+    """c: fused MoE."""
+    moe = Evidence(folder / "moe")
+
+    def arena() -> Outcome:
+        sizes = [moe.views[0].arena(slot) for slot in moe.views[0].slots()]
+        return "at least one arena", sizes, any(sizes)
+
+    def phases() -> Outcome:
+        seen = list(dict.fromkeys(p.phase for p in moe.views[0].phases))
+        wanted = ["load", "profile", "kv-init", "warmup", "capture", "serving"]
+        order = [phase for phase in seen if phase in wanted]
+        return wanted, seen, order == wanted
+
+    rows = [
+        ("every prompt answered", lambda: answers(moe, prompts.MOE)),
+        ("the arena was seen", arena),
+        ("phases in vLLM's order", phases),
+        ("gate clean", lambda: equal(0, moe.gate_exit)),
+        ("no finding, of whatever severity", lambda: equal([], moe.judged())),
+        ("requests in serving, against their bounds", lambda: near_bound(moe, prompts.MOE)),
+    ]
+    return [claim("c", text, check) for text, check in rows]
+
+
+def near_bound(ev: Evidence, planned: Sequence[int]) -> Outcome:
+    """The sites that serving asked at, with their share of the bound: never more than all."""
+    answered(ev, planned)
+    sites = ev.gate["runs"][0]["exercised"]["by_site"]
+    rows = [r for r in sites if r["in_serving"] and r["share"] is not None]
+    told = [
+        f"{r['site']} {r['bytes']:,} of {r['bound_bytes']:,} ({r['share']:.0%})" for r in rows
+    ]
+    held = bool(rows) and all(r["share"] <= 1 for r in rows)
+    return "their share of the bound, at most 100 %", told, held
+
+
+def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
+    """d: tensor parallel."""
+    grow, reserved = Evidence(folder / "grow"), Evidence(folder / "reserved-grow")
+    turbo, tp = setting["turbo"], setting["tensor_parallel"]
+    heads = turbo["num_kv_heads"] // tp
+
+    def escapes() -> Outcome:
+        tokens = [n for n, _ in answered(grow, prompts.PARALLEL)]
+        wanted = [expected(turbo | {"num_kv_heads": heads}, tokens)] * tp
+        return equal(wanted, [max(g.after for g in v.growths) for v in grow.views])
+
+    def gate() -> Outcome:
+        answered(grow, prompts.PARALLEL)
+        return equal(1, grow.gate_exit)
+
+    def arenas() -> Outcome:
+        rounded = -(-(turbo["max_model_len"] - 1) // turbo["block"]) * turbo["block"]
+        wanted = [2 * heads * rounded * turbo["head_size"] * 2] * tp
+        return equal(wanted, [v.arena(Slot()) for v in reserved.views])
+
+    rows = [
+        ("growing: two workers recorded", lambda: equal(tp, len(grow.views))),
+        ("growing: every prompt answered", lambda: answers(grow, prompts.PARALLEL)),
+        ("growing: largest arena of each rank = 2*Hk*cached*D*2", escapes),
+        ("growing: WS204 absent", lambda: lacks(grow, "WS204")),
+        ("growing: gate exits 1", gate),
+        ("reserved: arena of each rank = 2*Hk*round_up(max_model_len-1, 16)*D*2", arenas),
+        ("reserved: every prompt answered", lambda: answers(reserved, prompts.PARALLEL_CURED)),
+        ("reserved: WS204 absent", lambda: lacks(reserved, "WS204")),
+        ("reserved: gate exits 0", lambda: equal(0, reserved.gate_exit)),
+    ]
+    return [claim("d", text, check) for text, check in rows]
+
+
+def latent_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
+    """e: MLA and sparse MLA: its sites, with what each asked."""
+    found = []
+    for name in ("mla", "sparse-mla"):
+        ev = Evidence(folder / name)
+
+        def sites(ev: Evidence = ev) -> Outcome:
+            rows = [f"{s.key} {s.largest:,}" for s in ev.session.sites]
+            return "its sites", rows, bool(ev.views) and bool(rows)
+
+        def close(ev: Evidence = ev) -> Outcome:
+            return near_bound(ev, prompts.LATENT)
+
+        def gate(ev: Evidence = ev) -> Outcome:
+            return "0 or 1", ev.gate_exit, ev.gate_exit in (0, 1)
+
+        found += [
+            claim("e", f"{name}: every prompt answered", partial(answers, ev, prompts.LATENT)),
+            claim("e", f"{name}: sites traced", sites),
+            claim("e", f"{name}: requests in serving, against their bounds", close),
+            claim("e", f"{name}: gate --allow-unlocked reaches a verdict", gate),
+        ]
+    return found
+
+
+def dcp_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
+    """f: decode context parallelism."""
+    grow, crash = Evidence(folder / "grow"), Evidence(folder / "crash")
+
+    def escape() -> Outcome:
+        found = [f for f in grow.gate["findings"] if f["code"] in ("WS101", "WS102")]
+        names = sorted({f["function"] for f in found})
+        wanted = "FlashAttentionImpl._forward_with_dcp"
+        return wanted, names, wanted in names
+
+    def largest() -> Outcome:
+        tokens = min(setting["chunk"], max(setting["prompts"]))
+        wanted = tokens * setting["heads"] * setting["head_size"] * 2
+        sites = [s for s in grow.session.sites if s.key.function.endswith("_forward_with_dcp")]
+        return equal(wanted, max(s.serving_bytes for s in sites))
+
+    def seen() -> Outcome:
+        caller = crash.locked_error()["caller"]
+        return "_forward_with_dcp", caller, caller.endswith("_forward_with_dcp")
+
+    rows = [
+        ("growing: every prompt answered", lambda: answers(grow, prompts.DCP)),
+        ("growing: the predicted escape", escape),
+        ("growing: largest request = tokens * heads * D * 2", largest),
+        ("growing: gate exits 1", lambda: equal(1, grow.gate_exit)),
+        ("as it is: prompts answered", lambda: equal(["4: 200", "1000: 500"], shown(crash))),
+        ("as it is: vLLM's error names the site", seen),
+        ("as it is: gate exits 1", lambda: equal(1, crash.gate_exit)),
+    ]
+    return [claim("f", text, check) for text, check in rows]
+
+
+CHECKS: Final[dict[str, Callable[[Path, dict[str, Any]], list[Claim]]]] = {
+    "a": crash_claims,
+    "b": builder_claims,
+    "c": moe_claims,
+    "d": parallel_claims,
+    "e": latent_claims,
+    "f": dcp_claims,
+    "overhead": overhead_claims,
+}

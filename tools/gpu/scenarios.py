@@ -1,0 +1,225 @@
+"""The scenarios. Each writes its files and returns; `claims.py` reads them afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tools.gpu import prompts
+from tools.gpu.overhead_run import overhead
+from tools.gpu.runner import Runner, asks
+from tools.gpu.servers import TOKENS_OUT, GpuServer
+
+GRAPHS: Final = ("--compilation-config", '{"cudagraph_capture_sizes":[1,2,4,8]}')
+CRASH_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True)
+class Turbo:
+    """A server that asks as TurboQuant's continuation prefill does, and what to ask it.
+
+    The request for a chunk of a prompt is two buffers of (1, num_kv_heads, cached tokens
+    rounded up to `block`, head_size) with two bytes an element; chunks of at most `threshold`
+    tokens are decoded instead.
+    """
+
+    model: str
+    arguments: tuple[str, ...]
+    max_model_len: int
+    chunk: int
+    block: int
+    threshold: int
+    num_kv_heads: int
+    head_size: int
+    short: int
+    deadly: int
+    middle: int
+    longest_of_six: int
+    longest_of_grow: int
+
+    @property
+    def longest(self) -> int:
+        """The longest prompt that leaves room for an answer."""
+        return self.max_model_len - TOKENS_OUT
+
+
+def turbo_arguments(length: int, batched: int, *more: str) -> tuple[str, ...]:
+    """The flags of a TurboQuant server."""
+    return (
+        *("--kv-cache-dtype", "turboquant_4bit_nc", "--max-num-seqs", "8"),
+        *("--max-model-len", str(length), "--max-num-batched-tokens", str(batched)),
+        *GRAPHS,
+        *more,
+    )
+
+
+H100: Final = Turbo(
+    "qwen3",
+    turbo_arguments(32768, 4096),
+    max_model_len=32768,
+    chunk=4096,
+    block=16,
+    threshold=128,
+    num_kv_heads=4,
+    head_size=128,
+    short=1000,
+    deadly=9000,
+    middle=20000,
+    longest_of_six=6000,
+    longest_of_grow=30000,
+)
+
+
+def crash_and_cure(run: Runner, turbo: Turbo = H100) -> None:
+    """a: the crash; escapes found by growing; reserves from two runs; the cure; the price.
+
+    `crash` comes last, because its death frees memory and because the caches are warm then:
+    its KV cache is what the reserved servers' are compared with.
+    """
+    run.setting(scenario="a", turbo=vars(turbo), **run.host.facts())
+    grow = _turbo(run, turbo, "grow", "--on-growth", "grow")
+    six = _turbo(run, turbo, "grow-6000", "--on-growth", "grow")
+    crash = _turbo(run, turbo, "crash")
+    run.together(
+        asks(grow, [turbo.short, turbo.deadly, turbo.longest_of_grow]),
+        asks(six, [turbo.short, turbo.longest_of_six]),
+        (crash, lambda: _until_death(crash, [turbo.short, turbo.deadly])),
+    )
+    run.stop()
+    _reserved(run, turbo, grow, six)
+    run.judge_all()
+
+
+def cure_again(run: Runner, turbo: Turbo = H100) -> None:
+    """a-cure: the second half of `a`, from the traces that a command cut short left behind."""
+    (run.folder / "problems.json").unlink(missing_ok=True)
+    _reserved(run, turbo, *(_turbo(run, turbo, name) for name in ("grow", "grow-6000")))
+    _turbo(run, turbo, "crash")
+    run.judge_all()
+
+
+def _turbo(run: Runner, turbo: Turbo, name: str, *recorder: str) -> GpuServer:
+    return run.server(name, turbo.model, turbo.arguments, *recorder)
+
+
+def _until_death(server: GpuServer, sent: Sequence[int]) -> None:
+    """Ask, then let the engine end by itself, so that run.json gets its exit code."""
+    server.ready()
+    for prompt in sent:
+        server.ask(prompt)
+    end = time.monotonic() + CRASH_SECONDS
+    while server.exit_code is None and time.monotonic() < end:
+        time.sleep(0.2)
+    server.note("end", exit_code=server.exit_code)
+
+
+def _reserved(run: Runner, turbo: Turbo, *sources: GpuServer) -> None:
+    """A reserved server for each trace, sized one after the other on a quiet GPU."""
+    servers = [
+        server
+        for source in sources
+        for server in run.reserved(source, turbo.arguments, turbo.model)
+    ]
+    sent = [turbo.deadly, turbo.middle, turbo.longest]
+    run.together(*(asks(server, sent) for server in servers), quiet=True)
+    run.stop()
+
+
+def prefix_of(tokens: int) -> list[int]:
+    """A prompt whose beginning every longer one of these shares."""
+    return [(7 + 31 * position) % 251 for position in range(tokens)]
+
+
+UNCHUNKED: Final = turbo_arguments(
+    16384, 16384, "--no-enable-chunked-prefill", "--enable-prefix-caching"
+)
+
+
+def builder_reservation(run: Runner) -> None:
+    """b: vLLM 0.26: what its own reservation covers; prefix caching; the reserve."""
+    run.setting(scenario="b", prefixes=prompts.PREFIXES, token_bytes=2048, **run.host.facts())
+    sharing = [prefix_of(n) for n in prompts.PREFIXES]
+    prefix = run.server("prefix", "qwen3", UNCHUNKED)
+    chunked = run.server("chunked", "qwen3", turbo_arguments(32768, 4096))
+    run.together(asks(prefix, sharing), asks(chunked, prompts.BUILDER))
+    run.stop()
+    cured = run.reserved(prefix, UNCHUNKED, "qwen3")
+    run.together(*(asks(server, sharing) for server in cured))
+    run.stop()
+    run.judge_all("--allow-unlocked")
+
+
+FLASH_2: Final = ("--attention-config.flash_attn_version=2",)
+
+
+def fused_moe(run: Runner) -> None:
+    """c: a fused-MoE model with graphs, recorded as it is."""
+    run.setting(scenario="c", **run.host.facts())
+    arguments = (
+        *("--max-model-len", "16384", "--max-num-batched-tokens", "4096"),
+        *("--max-num-seqs", "8", *GRAPHS, *FLASH_2),
+    )
+    moe = run.server("moe", "qwen3-moe", arguments)
+    run.together(asks(moe, prompts.MOE))
+    run.stop()
+    run.judge_all()
+
+
+def tensor_parallel(run: Runner) -> None:
+    """d: two ranks; growing, then reserved."""
+    run.setting(scenario="d", turbo=vars(H100), tensor_parallel=2, **run.host.facts())
+    two = (*H100.arguments, "--tensor-parallel-size", "2")
+    grow = run.server("grow", "qwen3", two, "--on-growth", "grow")
+    run.together(asks(grow, prompts.PARALLEL))
+    run.stop()
+    cured = run.reserved(grow, two, "qwen3")
+    run.together(*(asks(server, prompts.PARALLEL_CURED) for server in cured))
+    run.stop()
+    run.judge_all()
+
+
+def latent_attention(run: Runner) -> None:
+    """e: MLA with Triton kernels, and sparse MLA; one that does not start says why."""
+    run.setting(scenario="e", **run.host.facts())
+    common = (
+        *("--max-model-len", "16384", "--max-num-batched-tokens", "4096"),
+        *("--max-num-seqs", "8", *GRAPHS),
+    )
+    mla = run.server("mla", "mla", (*common, *FLASH_2, "--attention-backend", "TRITON_MLA"))
+    sparse = run.server("sparse-mla", "sparse-mla", common)
+    run.together(asks(mla, prompts.LATENT), asks(sparse, prompts.LATENT))
+    run.stop()
+    run.judge_all("--allow-unlocked")
+
+
+def decode_context_parallel(run: Runner) -> None:
+    """f: FlashAttention with decode context parallelism, growing and as it is."""
+    run.setting(scenario="f", prompts=prompts.DCP, heads=16, head_size=128, chunk=4096)
+    run.setting(**run.host.facts())
+    arguments = (
+        *("--tensor-parallel-size", "2", "--decode-context-parallel-size", "2"),
+        *("--max-model-len", "16384", "--max-num-batched-tokens", "4096"),
+        *("--max-num-seqs", "8", *GRAPHS, *FLASH_2),
+    )
+    grow = run.server("grow", "qwen3-one-kv-head", arguments, "--on-growth", "grow")
+    crash = run.server("crash", "qwen3-one-kv-head", arguments)
+    run.together(
+        asks(grow, prompts.DCP), (crash, lambda: _until_death(crash, list(prompts.DCP[:2])))
+    )
+    run.stop()
+    run.judge_all()
+
+
+CONTINUES: Final = {"a-cure": "a"}
+SCENARIOS: Final[dict[str, Callable[[Runner], None]]] = {
+    "a": crash_and_cure,
+    "a-cure": cure_again,
+    "b": builder_reservation,
+    "c": fused_moe,
+    "d": tensor_parallel,
+    "e": latent_attention,
+    "f": decode_context_parallel,
+    "overhead": overhead,
+}
