@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -41,13 +41,40 @@ def run_child(command: Sequence[str], env: Mapping[str, str]) -> int:
     process waited for it.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})
+    child = _Child()
     try:
-        with _children_are_kept():
-            pid = _spawn(command, env, before)
-            with _other_threads_pass_on(pid):
-                return _wait(pid)
+        with _children_are_kept(), _handled(child, ignored=False):
+            child.started(_spawn(command, env, before))
+            with _handled(child, ignored=True):
+                return _wait(child.pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Child:
+    """The command's process; a signal that comes before there is one waits for it."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self._early: list[int] = []
+
+    def started(self, pid: int) -> None:
+        self.pid = pid
+        for number in self._early:
+            _send(pid, number)
+
+    def pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Handler of a signal that another thread was given, because the main one blocks it.
+
+        Python runs it in the main thread. Who sent the signal is not known here: one of the
+        terminal's is taken to have reached the child by itself.
+        """
+        if number in FROM_TERMINAL and _in_foreground():
+            return
+        if self.pid:
+            _send(self.pid, number)
+        else:
+            self._early.append(number)
 
 
 def _spawn(command: Sequence[str], env: Mapping[str, str], mask: set[int]) -> int:
@@ -80,36 +107,26 @@ def _children_are_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _other_threads_pass_on(pid: int) -> Iterator[None]:
-    """A signal that another thread is given, because this one blocks it, is passed on too.
+def _handled(child: _Child, ignored: bool) -> Iterator[None]:
+    """Set `child.pass_on` for the signals that are ignored now, or for those that are not.
 
-    Python runs a handler in the main thread, whichever thread the signal met. Who sent it is
-    not known there: one of the terminal's is taken to have reached the child by itself.
+    Apart because an ignored signal must still be ignored when the command starts (nohup),
+    while any other could end this process by way of another thread from then on.
     """
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        if number not in FROM_TERMINAL or not _in_foreground():
-            _send(pid, number)
-
-    if not _in_main_thread():
-        yield
-        return
-    before = {number: _handle(number, pass_on) for number in FORWARDED}
+    before = {
+        number: handler
+        for number in (FORWARDED if _in_main_thread() else ())
+        if (handler := signal.getsignal(number)) is not None  # None: not set by Python
+        and handler != child.pass_on
+        and (handler is signal.SIG_IGN) is ignored
+    }
+    for number in before:
+        signal.signal(number, child.pass_on)
     try:
         yield
     finally:
         for number, handler in before.items():
-            if handler is not None:
-                signal.signal(number, handler)
-
-
-def _handle(
-    number: int, handler: Callable[[int, FrameType | None], None]
-) -> Callable[[int, FrameType | None], object] | int | None:
-    """Set a handler; returns the one before, None where it cannot be put back."""
-    if signal.getsignal(number) is None:
-        return None
-    return signal.signal(number, handler)
+            signal.signal(number, handler)
 
 
 def _in_main_thread() -> bool:
