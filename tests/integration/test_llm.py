@@ -9,6 +9,7 @@ import pytest
 from tests.integration.engine import run_python
 from tests.integration.test_main_job import BLOCK, bound_of, worst_case
 from wstrace.runs.run import load_run
+from wstrace.testbed.engine import plugin_path
 
 pytestmark = pytest.mark.engine
 
@@ -84,7 +85,7 @@ def llm(
         *(str(model), str(trace), "grow", start),
         prefix=engine,
         patterns=patterns,
-        env={"PYTHONPATH": str(folder), **env},
+        env={"PYTHONPATH": plugin_path(folder), **env},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return trace, done.stderr

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from wstrace.runs.run import Run, load_run
-from wstrace.testbed.engine import Server
+from wstrace.testbed.engine import Server, plugin_path
 from wstrace.trace.records import Phase
 
 FOLDER = os.environ.get("WSTRACE_OLD_ENGINE", "")
@@ -57,7 +57,9 @@ def wstrace(*arguments: str) -> subprocess.CompletedProcess[str]:
 def serve_prompts(serve: Callable[..., Server], trace: Path, *options: str) -> Served:
     """Answer both prompts under `wstrace run`, then stop."""
     before = [sys.executable, "-m", "wstrace.cli.app", "run", "-o", str(trace), *options, "--"]
-    server = serve("continuation,decode_scratch", before=before, env={"PYTHONPATH": FOLDER})
+    server = serve(
+        "continuation,decode_scratch", before=before, env={"PYTHONPATH": plugin_path(FOLDER)}
+    )
     statuses = [server.complete(prompt).status for prompt in PROMPTS]
     server.stop()
     return Served(statuses, trace)

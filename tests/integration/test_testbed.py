@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from wstrace.testbed.engine import plugin_path
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -37,7 +39,7 @@ def test_a_layer_that_reserves_its_worst_case_survives(
     """Also: attention runs in Python, once a layer and step, though the model is compiled."""
     (tmp_path / "third_party.py").write_text(THIRD_PARTY)
     counted = tmp_path / "counted"
-    env = {"PYTHONPATH": str(tmp_path), "COUNTER_FILE": str(counted)}
+    env = {"PYTHONPATH": plugin_path(tmp_path), "COUNTER_FILE": str(counted)}
     server = serve("clean,third_party:Counter", env=env)
     counted.write_text("")
 

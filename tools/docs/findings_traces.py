@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools import ROOT
-from wstrace.testbed.engine import Server, engine_env
+from wstrace.testbed.engine import Server, engine_env, plugin_path
 from wstrace.testbed.model import build_model
 
 DATA = ROOT / "tests" / "data" / "docs"
@@ -59,7 +59,7 @@ CASES = {
 def server(case: Case, folder: Path) -> Server:
     """The engine under `wstrace run`, its trace in folder/trace."""
     recorded = [sys.executable, "-m", "wstrace.cli.app", "run", "-o", str(folder / "trace")]
-    env = engine_env(case.patterns) | case.env | {"PYTHONPATH": str(ROOT)}
+    env = engine_env(case.patterns) | case.env | {"PYTHONPATH": plugin_path(ROOT)}
     return Server(
         build_model(folder / "model"),
         folder / "log",

@@ -35,13 +35,13 @@ class Host:
         found = [str(folder) for folder in folders if folder.is_dir()]
         if self.wstrace_site is not None:
             found.append(str(self.wstrace_site.resolve()))
-        return os.pathsep.join([*found, str(ROOT)])
+        added = filter(None, [self.extra.get("PYTHONPATH")])
+        return os.pathsep.join([*found, str(ROOT), *added])
 
     def env(self) -> dict[str, str]:
         """The whole environment, without the caller's `WSTRACE_*`."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("WSTRACE_")}
         return kept | {
-            "PYTHONPATH": self.path,
             "PYTHONUNBUFFERED": "1",
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
@@ -51,6 +51,7 @@ class Host:
             "TORCHINDUCTOR_CACHE_DIR": str(self.caches / "inductor"),
             "VLLM_CACHE_ROOT": str(self.caches / "vllm"),
             **self.extra,
+            "PYTHONPATH": self.path,
         }
 
     def wstrace(self, *arguments: str) -> list[str]:

@@ -32,6 +32,9 @@ SERVE: Final = (
     *TRACED,
 )
 LOG_TAIL_LINES: Final = 12
+# vLLM looks for plugins in the metadata of what is on the path, in each of its processes, also
+# in spawned ones. This folder holds the testbed's entry point; no installed package has it.
+PLUGIN_PATH: Final = Path(__file__).with_name("on_path")
 STOP_SECONDS: Final = 20.0
 WAIT_SECONDS: Final = 10.0
 READY_SECONDS: Final = 180.0
@@ -43,8 +46,9 @@ def engine_env(
 ) -> dict[str, str]:
     """The whole environment for a CPU engine process, without the caller's `WSTRACE_*`.
 
-    `patterns` is the value of `WSTRACE_TESTBED`; `prefix` the virtual environment that holds
-    vLLM (default: this one); `variables` are added last. libiomp5 is preloaded where the
+    `patterns` is the value of `WSTRACE_TESTBED`, and puts the plugin on PYTHONPATH; `prefix`
+    is the virtual environment that holds vLLM (default: this one); `variables` are added last
+    (for more folders on PYTHONPATH see `plugin_path`). libiomp5 is preloaded where the
     environment has it: without it the x86 worker dies at its first forward pass.
     """
     home = prefix or Path(sys.prefix)
@@ -63,7 +67,13 @@ def engine_env(
         env["LD_PRELOAD"] = ":".join(filter(None, (str(openmp), env.get("LD_PRELOAD"))))
     if patterns:
         env["WSTRACE_TESTBED"] = patterns
+        env["PYTHONPATH"] = plugin_path(env.get("PYTHONPATH", ""))
     return env | variables
+
+
+def plugin_path(*folders: str | Path) -> str:
+    """A PYTHONPATH with the testbed's plugin, then `folders`."""
+    return os.pathsep.join(filter(None, map(str, (PLUGIN_PATH, *folders))))
 
 
 def free_port() -> int:

@@ -1,4 +1,7 @@
-"""The entry point `vllm.general_plugins: wstrace_testbed`; vLLM calls it in every process."""
+"""The entry point `vllm.general_plugins: wstrace_testbed`; vLLM calls it in every process.
+
+It is in no installed package: vLLM finds it where `wstrace/testbed/on_path` is on PYTHONPATH.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,10 @@ _LARGEST: Final = 1 << 20
 
 
 class RunFile(msgspec.Struct, omit_defaults=True):
-    """run.json: what `wstrace run` started, and how it ended."""
+    """run.json: what `wstrace run` started, and how it ended.
+
+    `living` names processes of the command that still lived when it had ended.
+    """
 
     run: str
     command: list[str]
@@ -28,6 +31,7 @@ class RunFile(msgspec.Struct, omit_defaults=True):
     on_growth: str = "raise"
     reserve: str | None = None
     versions: dict[str, str] = {}
+    living: list[str] = []
 
     @property
     def started_ns(self) -> int:

@@ -102,9 +102,9 @@ class Recorded:
     """The recorder's hot wrapper around a manager, and a module that asks it."""
 
     def __init__(self, folder: Path) -> None:
-        self.live = Live(Settings(directory=folder, run="r"))
+        self.live = Live(Settings(directory=str(folder), run="r"))
         self.records: list[Any] = []
-        self.live.write = self.records.append  # type: ignore[method-assign]
+        self.live.write = self.records.append  # type: ignore[assignment, method-assign]
         self.manager = WorkspaceManager(self.live)
         self.module = _module(folder)
         self.impl = self.module.Impl(self.manager)

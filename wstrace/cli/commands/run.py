@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,7 +16,7 @@ import msgspec
 import typer
 
 import wstrace
-from wstrace.cli.launch import run_child
+from wstrace.cli.launch import run_child, still_living
 from wstrace.cli.usage import refuse_unknown_option
 from wstrace.errors import WstraceError
 from wstrace.recorder.record import environment, make_trace_folder, new_run_id
@@ -60,6 +62,7 @@ OPTIONS = (
     "--quiet",
     "--help",
 )
+LINGER_SECONDS = 2.0  # vLLM's engine ends a moment after its server
 COMMAND = Annotated[list[str] | None, typer.Argument(metavar="-- CMD...", show_default=False)]
 
 
@@ -99,11 +102,53 @@ def command(
         max_reserve=largest,
         check_views=check_views,
     )
-    started = _start(folder, run, cmd, on_growth, reserve)
+    try:
+        started = _start(folder, run, cmd, on_growth, reserve)
+    except OSError as error:
+        raise WstraceError(
+            f"Cannot write {RUN_FILE} in {folder}: {error.strerror or error}.",
+            "Nothing was started. Give a folder with free space with -o.",
+        ) from error
     code = run_child(cmd, {**os.environ, **_plugins(), **values})
-    _finish(folder, started, code)
-    _conclude(folder, run, quiet, report)
+    with suppress(KeyboardInterrupt):
+        _after_the_command(folder, started, code, quiet, report)
     raise typer.Exit(code)
+
+
+def _after_the_command(
+    folder: Path, started: RunFile, code: int, quiet: bool, report: Path | None
+) -> None:
+    """Nothing that fails from here on may take the place of the command's exit code."""
+    living = _left_behind(started.run)
+    try:
+        _finish(folder, started, code, living)
+    except OSError as error:
+        _say(
+            f"wstrace: cannot write {RUN_FILE} in {folder}: {error.strerror or error}.\n"
+            f"The trace does not say how the command ended; its exit code was {code}."
+        )
+    _conclude(folder, started.run, quiet, report)
+
+
+def _left_behind(run: str) -> list[str]:
+    """The command's processes that still live after it ended; they get LINGER_SECONDS to go."""
+    deadline = time.monotonic() + LINGER_SECONDS
+    while (living := still_living(run)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if living:
+        _say(
+            f"wstrace: the command ended, and of its processes these still live: "
+            f"{', '.join(living[:8])}{' ...' if len(living) > 8 else ''}.\n"
+            "What they record from now on is not in this verdict; end them if they hang."
+        )
+    return living
+
+
+def _say(text: str) -> None:
+    """To stderr, which may be closed or full by now."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
 
 
 def _check_reserve(reserve: Path | None, policy: str, largest: int | None) -> None:
@@ -191,8 +236,9 @@ def _start(
     return started
 
 
-def _finish(folder: Path, started: RunFile, code: int) -> None:
-    _write(folder, msgspec.structs.replace(started, ended=_now(), exit_code=code))
+def _finish(folder: Path, started: RunFile, code: int, living: list[str]) -> None:
+    ended = msgspec.structs.replace(started, ended=_now(), exit_code=code, living=living)
+    _write(folder, ended)
 
 
 def _write(folder: Path, run: RunFile) -> None:
@@ -204,9 +250,13 @@ def _write(folder: Path, run: RunFile) -> None:
     partial = folder / f".{RUN_FILE}.{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     handle = os.open(partial, flags, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
-    os.replace(partial, path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _earlier(path: Path) -> RunFile | None:
@@ -227,16 +277,20 @@ def _conclude(folder: Path, run: str, quiet: bool, report: Path | None) -> None:
 
         session = load_run(folder, run)
         if not quiet:
-            print("\n".join(verdict_lines(session, folder)), file=sys.stderr)
+            _say("\n".join(verdict_lines(session, folder)))
         if report is not None:
             from wstrace.report.choose import write_report
 
             write_report([session], report)
     except WstraceError as error:
-        print(f"wstrace: {error.message}\n{error.hint}", file=sys.stderr)
+        _say(f"wstrace: {error.message}\n{error.hint}")
+    except OSError as error:
+        _say(
+            f"wstrace: cannot read or write {error.filename or folder}: "
+            f"{error.strerror or error}.\nSee `wstrace report {folder}`."
+        )
     except Exception as error:  # the exit code stays the command's
-        print(
+        _say(
             f"wstrace: internal error: {type(error).__name__}: {error}\n"
-            f"This is a bug: report what `wstrace --debug report {folder}` prints.",
-            file=sys.stderr,
+            f"This is a bug: report what `wstrace --debug report {folder}` prints."
         )
