@@ -8,16 +8,15 @@ from typing import Final
 from wstrace.bounds.bound import Bound, Goal, worst_case
 from wstrace.bounds.evidence import Refusal, Site, reaches, scheduled_rows, told
 from wstrace.bounds.inference import (
-    LEAST,
     Fit,
     NoFit,
     Observation,
     Space,
     Undecided,
     infer,
-    unvaried,
 )
 from wstrace.bounds.limits import decode_width, joint_limits
+from wstrace.bounds.rivals import LEAST_VALUES, of_dimension
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.trace.records import Request
@@ -29,8 +28,11 @@ def by_fit(site: Site) -> Bound | Refusal:
     """The largest worst case among the simplest templates that reproduce every request."""
     asks = _usable(site.asks)
     space = _space(site)
-    if len({ask.bytes for ask in asks}) < LEAST:
-        return Refusal(f"fewer than {LEAST} different sizes were seen in scheduled steps")
+    sizes = len({ask.bytes for ask in asks})
+    if sizes < LEAST_VALUES:
+        return Refusal(
+            f"fewer than {LEAST_VALUES} different sizes were seen in scheduled steps"
+        )
     found = _by_shape(asks, space) or _by_bytes(asks, space)
     if isinstance(found, NoFit):
         return Refusal(found.why)
@@ -75,7 +77,7 @@ def _by_shape(asks: Sequence[Request], space: Space) -> Fit | NoFit | None:
     buffers = []
     for index, itemsize in enumerate(itemsizes):
         shapes = [ask.specs[index].shape for ask in asks]
-        dimensions = [_dimension([s[d] for s in shapes], asks, space) for d in _axes(shapes)]
+        dimensions = [_dimension(d, shapes, asks, space) for d in _axes(shapes)]
         failed = [found for found in dimensions if isinstance(found, NoFit)]
         if failed:
             return next((found for found in failed if isinstance(found, Undecided)), None)
@@ -112,13 +114,15 @@ def _up(size: int) -> int:
     return -(-size // 256) * 256
 
 
-def _dimension(values: Sequence[int], asks: Sequence[Request], space: Space) -> str | NoFit:
+def _dimension(
+    axis: int, shapes: Sequence[Sequence[int]], asks: Sequence[Request], space: Space
+) -> str | NoFit:
+    """The largest formula of one quantity that gives the dimension; else of several."""
     data = [
-        Observation(scheduled_rows(ask), value) for ask, value in zip(asks, values, strict=True)
+        Observation(scheduled_rows(ask), shape[axis])
+        for ask, shape in zip(asks, shapes, strict=True)
     ]
-    if len(set(values)) == 1:
-        return unvaried(values[0], data, space) or str(values[0])
-    found = infer(data, space, bytes_=False)
+    found = of_dimension(data, space, first=axis == 0) or infer(data, space, bytes_=False)
     return found.formula if isinstance(found, Fit) else found
 
 

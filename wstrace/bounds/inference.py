@@ -117,11 +117,6 @@ def infer(
     return _fitted(data, _levels(data, names, _steps(space), bytes_), space, names)
 
 
-def unvaried(value: int, observations: Sequence[Observation], space: Space) -> NoFit | None:
-    """Why `value`, the same in all `observations`, may yet be larger; None where it is not."""
-    return _undecided([Line((), (), value)], _distinct(observations), space)
-
-
 def _fitted(
     data: Sequence[Observation],
     levels: Iterator[list[Template]],
@@ -130,7 +125,7 @@ def _fitted(
 ) -> Fit | NoFit:
     """The largest of the simplest level that has any; none where a later one needs more."""
     found = next((level for level in levels if level), [])
-    found = found or _larger(data, names, _steps(space))
+    found = found or larger(data, names, _steps(space))
     if not found:
         return NoFit("no template reproduces every request")
     undecided = _undecided(found, data, space)
@@ -184,7 +179,7 @@ def _levels(
     rounds = bytes_ and all(o.size % 256 == 0 for o in data)
     for level in term_levels(names, steps):
         found: list[Template] = [
-            line for terms in level for line in _solved(terms, data) if _hits(line, data)
+            line for terms in level for line in _solved(terms, data) if hits(line, data)
         ]
         if rounds:
             found += [t for terms in level if len(terms) == 1 for t in _rounded(terms, data)]
@@ -207,7 +202,8 @@ def _solved(terms: tuple[Term, ...], data: Sequence[Observation]) -> Iterator[Li
         yield line
 
 
-def _hits(template: Template, data: Sequence[Observation]) -> bool:
+def hits(template: Template, data: Sequence[Observation]) -> bool:
+    """True where each observation has a row for which the template gives its size."""
     return all(any(template.value(row) == o.size for row in o.rows) for o in data)
 
 
@@ -222,11 +218,11 @@ def _rounded(terms: tuple[Term, ...], data: Sequence[Observation]) -> Iterator[R
         high = min((high for _, high in spans), default=0)
         if max(low, 1) <= high and high - low <= high // 64:
             template = Rounded(Line(terms, (high,), 0), count)
-            if _hits(template, data):
+            if hits(template, data):
                 yield template
 
 
-def _larger(
+def larger(
     data: Sequence[Observation], names: Sequence[str], steps: Sequence[int]
 ) -> list[Template]:
     """max(line, line), each carried by observations of its own; or max(line, constant)."""
@@ -235,7 +231,7 @@ def _larger(
     lowest = min(o.size for o in data)
     floor = Line((), (), lowest)
     pairs = [*combinations(sorted(lines, key=Line.text), 2), *((x, floor) for x in lines)]
-    return [larger for pair in pairs if _hits(larger := Larger(pair), data)]
+    return [both for pair in pairs if hits(both := Larger(pair), data)]
 
 
 def _single(names: Sequence[str], steps: Sequence[int]) -> Iterator[tuple[Term, ...]]:
