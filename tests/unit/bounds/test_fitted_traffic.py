@@ -108,7 +108,7 @@ def _session(random: Random, server: Server, arrivals: int) -> list[list[Schedul
         for _ in range(arrivals)
     ]
     running: list[list[int]] = []  # [prompt, computed, left to decode]
-    steps = []
+    steps: list[list[ScheduledRequest]] = []
     while (waiting or running) and len(steps) < 400:
         while waiting and len(running) < server.seqs and random.random() < 0.4:
             running.append([waiting.pop(), 0, random.randint(4, 30)])
@@ -133,7 +133,8 @@ def _later(random: Random, server: Server) -> list[list[ScheduledRequest]]:
     decodes = [decode] * min(server.seqs, server.budget)
     tokens = min(server.budget, server.length - 1)
     prefill = [ScheduledRequest(scheduled=tokens, computed=server.length - tokens - 1)]
-    fresh, left = [], server.budget
+    fresh: list[ScheduledRequest] = []
+    left = server.budget
     while left and len(fresh) < server.seqs:
         fresh.append(ScheduledRequest(scheduled=min(left, server.length - 1), computed=0))
         left -= fresh[-1].scheduled
