@@ -1,11 +1,10 @@
 """The table of docs/bounds.md: how often proved bounds are exact, close, and not proved.
 
-`python -m tests.matrix.differential.table` runs the long form and writes the table anew.
+`scripts/make-docs-bounds` runs the long form and writes the table anew.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.matrix.differential.released import Release
 from tests.matrix.wheels import PINNED, python_files
 
 PAGE = Path(__file__).parents[3] / "docs" / "bounds.md"
-BEGIN, END = "<!-- made by tests/matrix/differential/table.py -->", "<!-- end -->"
+BEGIN, END = "<!-- made by scripts/make-docs-bounds -->", "<!-- end -->"
 NO_RULE = ("0.22.1", "0.23.0")
 """Releases that no rule's range begins or ends with."""
 LONG = tuple(sorted({*PINNED, *NO_RULE}, key=lambda v: [int(part) for part in v.split(".")]))
@@ -85,7 +84,3 @@ def main() -> int:
     made = f"{head}{BEGIN}\n\n{render(long_run())}\n\n{END}{tail}"
     PAGE.write_text(made, "utf-8")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
