@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tools.gpu import prompts
+from tools.gpu import deepseek_v4, prompts
 from tools.gpu.claims_crash import crash_claims, expected, shown
 from tools.gpu.claims_overhead import overhead_claims
 from tools.gpu.evidence import Evidence, MissingError
@@ -262,5 +262,6 @@ CHECKS: Final[dict[str, Callable[[Path, dict[str, Any]], list[Claim]]]] = {
     "d": parallel_claims,
     "e": latent_claims,
     "f": dcp_claims,
+    "g": deepseek_v4.claims,
     "overhead": overhead_claims,
 }

@@ -13,6 +13,9 @@ from typing import Any, Final
 
 from tools import ROOT
 
+# A bundle's folders. CuTe's packages stand apart: their wheel has them in a folder of a .pth.
+BUNDLE: Final = ("engine", "site", "cutlass/nvidia_cutlass_dsl/python_packages")
+
 
 @dataclass(frozen=True)
 class Host:
@@ -31,7 +34,7 @@ class Host:
     @property
     def path(self) -> str:
         """PYTHONPATH: the engine first, wstrace last, so that vLLM's pins win."""
-        folders = [self.engine_root / "engine", self.engine_root / "site"]
+        folders = [self.engine_root / name for name in BUNDLE]
         found = [str(folder) for folder in folders if folder.is_dir()]
         if self.wstrace_site is not None:
             found.append(str(self.wstrace_site.resolve()))
@@ -47,6 +50,7 @@ class Host:
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_USE_FLASHINFER_SAMPLER": "0",
+            "VLLM_DEEP_GEMM_WARMUP": "skip",
             "TRITON_CACHE_DIR": str(self.caches / "triton"),
             "TORCHINDUCTOR_CACHE_DIR": str(self.caches / "inductor"),
             "VLLM_CACHE_ROOT": str(self.caches / "vllm"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tools.gpu import models
 from tools.gpu.clock import Clock
@@ -19,6 +20,7 @@ from tools.gpu.servers import GpuServer
 from wstrace.errors import WstraceError
 
 Job = tuple[GpuServer, Callable[[], None]]
+CRASH_SECONDS: Final = 20.0
 
 
 @dataclass
@@ -147,7 +149,10 @@ class Runner:
             f"reserve from {source.name}", lambda: made.append(self.plan(source))
         ):
             return []
-        return [self.server(name, model, like, "--reserve", str(made[0]))]
+        made_of = self.server(name, model, like, "--reserve", str(made[0]))
+        if source.host is not None:
+            made_of.use(source.host)
+        return [made_of]
 
     def plan(self, server: GpuServer) -> Path:
         """reserve.yaml and reserve.json from a trace, unless made already; the YAML's path."""
@@ -178,6 +183,17 @@ class Runner:
         with (folder / "wstrace.log").open("a") as log:
             log.write(f"$ wstrace {' '.join(arguments)}\n{done.stdout}{done.stderr}\n")
         return done.returncode
+
+
+def until_death(server: GpuServer, sent: Sequence[int]) -> None:
+    """Ask, then let the engine end by itself, so that run.json gets its exit code."""
+    server.ready()
+    for prompt in sent:
+        server.ask(prompt)
+    end = time.monotonic() + CRASH_SECONDS
+    while server.exit_code is None and time.monotonic() < end:
+        time.sleep(0.2)
+    server.note("end", exit_code=server.exit_code)
 
 
 def asks(server: GpuServer, prompts: Sequence[int | Sequence[int]]) -> Job:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from tools.gpu import prompts
+from tools.gpu.deepseek_v4 import deepseek_v4
 from tools.gpu.overhead_run import overhead
-from tools.gpu.runner import Runner, asks
+from tools.gpu.runner import Runner, asks, until_death
 from tools.gpu.servers import TOKENS_OUT, GpuServer
 
 GRAPHS: Final = ("--compilation-config", '{"cudagraph_capture_sizes":[1,2,4,8]}')
-CRASH_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def crash_and_cure(run: Runner, turbo: Turbo = H100) -> None:
     run.together(
         asks(grow, [turbo.short, turbo.deadly, turbo.longest_of_grow]),
         asks(six, [turbo.short, turbo.longest_of_six]),
-        (crash, lambda: _until_death(crash, [turbo.short, turbo.deadly])),
+        (crash, lambda: until_death(crash, [turbo.short, turbo.deadly])),
     )
     run.stop()
     _reserved(run, turbo, grow, six)
@@ -102,17 +101,6 @@ def cure_again(run: Runner, turbo: Turbo = H100) -> None:
 
 def _turbo(run: Runner, turbo: Turbo, name: str, *recorder: str) -> GpuServer:
     return run.server(name, turbo.model, turbo.arguments, *recorder)
-
-
-def _until_death(server: GpuServer, sent: Sequence[int]) -> None:
-    """Ask, then let the engine end by itself, so that run.json gets its exit code."""
-    server.ready()
-    for prompt in sent:
-        server.ask(prompt)
-    end = time.monotonic() + CRASH_SECONDS
-    while server.exit_code is None and time.monotonic() < end:
-        time.sleep(0.2)
-    server.note("end", exit_code=server.exit_code)
 
 
 def _reserved(run: Runner, turbo: Turbo, *sources: GpuServer) -> None:
@@ -206,7 +194,7 @@ def decode_context_parallel(run: Runner) -> None:
     grow = run.server("grow", "qwen3-one-kv-head", arguments, "--on-growth", "grow")
     crash = run.server("crash", "qwen3-one-kv-head", arguments)
     run.together(
-        asks(grow, prompts.DCP), (crash, lambda: _until_death(crash, list(prompts.DCP[:2])))
+        asks(grow, prompts.DCP), (crash, lambda: until_death(crash, list(prompts.DCP[:2])))
     )
     run.stop()
     run.judge_all()
@@ -221,5 +209,6 @@ SCENARIOS: Final[dict[str, Callable[[Runner], None]]] = {
     "d": tensor_parallel,
     "e": latent_attention,
     "f": decode_context_parallel,
+    "g": deepseek_v4,
     "overhead": overhead,
 }

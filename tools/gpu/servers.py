@@ -61,6 +61,10 @@ class GpuServer(Server):
         where = ["--host", "127.0.0.1", "--port", str(self.port)]
         return [*run, *self.host.serve(self.model), *where, *self.arguments]
 
+    def use(self, host: Host) -> None:
+        """Run with another engine than the scenario's, before `launch`."""
+        self.host, self.env = host, host.env()
+
     def launch(self) -> None:
         """Start, and stop at the announcement; `admit` lets it go on."""
         assert self.clock
