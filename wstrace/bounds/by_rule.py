@@ -132,7 +132,13 @@ def _of_config(bound: Bound, rule: KnownSite, defaults: Mapping[str, Expression]
         driver_formula=str(request),
         constants={},
         drivers={name: str(_with(limit, defaults)) for name, limit in rule.drivers.items()},
-        why="; ".join([f"the rule {rule.id} gives every request seen", *bound.assumed]),
+        why="; ".join(
+            [
+                f"the rule {rule.id} gives every request seen",
+                *filter(None, [rule.found_by]),
+                *bound.assumed,
+            ]
+        ),
     )
 
 

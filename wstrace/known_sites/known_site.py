@@ -93,7 +93,8 @@ class KnownSite:
 
     Sites with the same file and function but another `choice` (which experts, which
     layout) are alternatives: the first in the file is what `match` returns. `experts` are the
-    classes of vLLM that make a choice of experts.
+    classes of vLLM that make a choice of experts. `found_by` says how a call was taken for this
+    site where its class has a name that the site does not know.
     """
 
     id: str
@@ -116,6 +117,7 @@ class KnownSite:
     links: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     experts: tuple[str, ...] = ()
+    found_by: str = ""
 
     @property
     def formula(self) -> str:

@@ -69,7 +69,11 @@ ENTRIES: Final = {
 }
 """vLLM's custom ops and attention layers, and their activations: all tokens of the step,
 padded. `key` and `value` are left out: in cross attention they are the encoder's."""
-IMPLS: Final = {"AttentionImpl", "AttentionImplBase"}
+IMPLS: Final = {
+    *("AttentionImpl", "AttentionImplBase", "MLAAttentionImpl", "SparseMLAAttentionImpl"),
+}
+IMPL_ENTRIES: Final = {"forward": ("query", "q"), "forward_mqa": ("q",), "forward_mha": ("q",)}
+"""Methods of vLLM's attention interface and what they name the query, whoever wrote them."""
 CONFIG_SUFFIX: Final = "Config"
 
 

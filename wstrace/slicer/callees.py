@@ -61,6 +61,8 @@ class Callees:
     def called(self, function: Value, node: ast.Call, scope: Scope) -> Value:
         """A function known by its name, a process group, or a body that is followed."""
         where = scope.where(node)
+        if isinstance(function, Obj):
+            function = self.ev.world.callee(function)
         target = function.function if isinstance(function, BoundMethod) else function
         if not isinstance(target, Obj):
             raise Stop(where, "calls something that is not known")
@@ -114,7 +116,8 @@ class Callees:
         if scope.depth >= MAX_INLINED:
             raise Stop(where, f"calls nested more than {MAX_INLINED} deep")
         inner = self.ev.world.enter(target, where)
-        arguments = self.arguments(inner.source, owner, node, scope, inner)
+        first = [owner] if owner is not None else []
+        arguments = self.arguments(inner.source, first, node, scope, inner)
         inner = replace(inner, arguments=arguments, depth=scope.depth + 1)
         try:
             return self.returned(inner, inner.source.body, where)
@@ -124,7 +127,7 @@ class Callees:
     def arguments(
         self,
         source: FunctionSource,
-        owner: Value | None,
+        first: Sequence[Value],
         node: ast.Call,
         scope: Scope,
         inner: Scope,
@@ -133,7 +136,7 @@ class Callees:
         where = scope.where(node)
         declared = source.node.args
         names = [a.arg for a in (*declared.posonlyargs, *declared.args)]
-        given: list[Callable[[], Value]] = [lambda: owner] if owner is not None else []
+        given: list[Callable[[], Value]] = [lambda v=v: v for v in first]  # type: ignore[misc]
         for arg in node.args:
             if isinstance(arg, ast.Starred):
                 packed = self.packed([arg], scope)

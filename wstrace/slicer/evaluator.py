@@ -70,12 +70,12 @@ class Evaluator:
     def arguments(
         self,
         source: FunctionSource,
-        owner: Value | None,
+        first: Sequence[Value],
         node: ast.Call,
         scope: Scope,
         inner: Scope,
     ) -> dict[str, Callable[[], Value]]:
-        return self.callees.arguments(source, owner, node, scope, inner)
+        return self.callees.arguments(source, first, node, scope, inner)
 
     def returned(self, scope: Scope, block: Block, where: str) -> Value:
         return self.callees.returned(scope, block, where)

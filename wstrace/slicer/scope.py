@@ -15,7 +15,7 @@ from typing import Protocol
 
 from wstrace.slicer.ledger import Ledger
 from wstrace.slicer.syntax import Block, CodePoint, FunctionSource
-from wstrace.slicer.values import Obj, Stop, Tensor, Value
+from wstrace.slicer.values import BoundMethod, Obj, Stop, Tensor, Value
 
 _serials = itertools.count()
 Arguments = Mapping[str, Callable[[], Value]]
@@ -78,6 +78,9 @@ class World(Protocol):
     def constant_call(self, owner: Obj, name: str, where: str) -> Value:
         """A method of a constant that only a worker can read."""
 
+    def callee(self, function: Obj) -> Obj | BoundMethod:
+        """What runs when `function` is called: a module's `forward`, else itself."""
+
     def is_group(self, function: Obj) -> bool:
         """Whether this is one of vLLM's `get_*_group`."""
 
@@ -129,12 +132,13 @@ class Evaluation(Protocol):
     def arguments(
         self,
         source: FunctionSource,
-        owner: Value | None,
+        first: Sequence[Value],
         node: ast.Call,
         scope: Scope,
         inner: Scope,
     ) -> dict[str, Callable[[], Value]]:
-        """The arguments that the call `node` gives to the parameters of `source`."""
+        """What the call `node` gives to the parameters of `source`, after those in `first`: the
+        object that a method is called on, and what a partial holds."""
 
     def returned(self, scope: Scope, block: Block, where: str) -> Value:
         """What the statements of `block` return."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import types
 from dataclasses import dataclass, field
 from typing import Final
 
 from wstrace.slicer import binding
-from wstrace.slicer.live import objects
+from wstrace.slicer.attributes import changes
+from wstrace.slicer.live import objects, relays
 from wstrace.slicer.live.objects import MISSING, Objects
-from wstrace.slicer.live.way import Way, way_of
+from wstrace.slicer.live.way import Way, kind_of, way_of
 from wstrace.slicer.scope import Evaluation, Scope
 from wstrace.slicer.syntax import call_at, function_source
 from wstrace.slicer.values import Obj, Stop, Value
@@ -38,6 +40,19 @@ class LiveState:
         return scope.state
 
 
+@dataclass(frozen=True)
+class CallAbove:
+    """A call that runs further up: where it stands, and what its expression holds.
+
+    `bound`: the callee has its first argument from an object, not from the call.
+    """
+
+    scope: Scope
+    call: ast.Call
+    held: object
+    bound: bool
+
+
 class Callers:
     """Goes up the stack, from a parameter to the argument of the call that runs."""
 
@@ -50,7 +65,7 @@ class Callers:
 
     def held(self, frame: types.FrameType, name: str, value: object) -> Obj:
         """An object that a frame holds: what is read from it depends on its class."""
-        self.read[id(frame), name] = type(value)
+        self.read[id(frame), name] = kind_of(value)
         return Obj(value, id(value), name)
 
     def way(self, frame: types.FrameType) -> Way:
@@ -110,63 +125,107 @@ class Callers:
         return isinstance(module, str) and binding.entry(module, frame.f_code.co_qualname, name)
 
     def is_query(self, frame: types.FrameType, scope: Scope, name: str) -> bool:
-        """`query` of an attention implementation's forward: vLLM's interface says what it is,
-        whoever wrote the class."""
-        if frame.f_code.co_name != "forward" or name != "query":
+        """The query of an attention implementation: vLLM's interface says what it is."""
+        if name not in binding.IMPL_ENTRIES.get(frame.f_code.co_name, ()):
             return False
-        owner = frame.f_locals.get("self")
+        first = frame.f_code.co_varnames[0]
         return any(
             binding.is_vllm(base.__module__) and base.__name__ in binding.IMPLS
-            for base in type(owner).__mro__
+            for base in kind_of(frame.f_locals.get(first)).__mro__
         )
 
     def lifted(self, scope: Scope, state: LiveState, name: str, where: str) -> Value:
         if state.up >= self.max_callers:
             raise Stop(where, f"not followed above {self.max_callers} callers")
-        caller, call = self.caller(state)
+        above = self.caller(state)
         declared = scope.source.node.args
         owner = None
         positional = [a.arg for a in (*declared.posonlyargs, *declared.args)]
-        if _is_method(scope.source.in_class, scope.source.node) and _bound(call):
+        if _is_method(scope.source.in_class, scope.source.node) and above.bound:
             assert state.frame is not None
             held = state.frame.f_locals.get(positional[0]) if positional else None
             owner = Obj(held, id(held), positional[0] if positional else "self")
-        arguments = self.evaluator.arguments(scope.source, owner, call, caller, scope)
+        before, named = self.of_partial(above, name)
+        first = [owner, *before] if owner is not None else before
+        if name in named and name not in {k.arg for k in above.call.keywords}:
+            return named[name]
+        arguments = self.evaluator.arguments(
+            scope.source, first, above.call, above.scope, scope
+        )
         if name not in arguments:
-            raise Stop(where, f"the call in {caller.source.qualname} gives no {name}")
+            raise Stop(where, f"the call in {above.scope.source.qualname} gives no {name}")
         return arguments[name]()
 
-    def caller(self, state: LiveState) -> tuple[Scope, ast.Call]:
+    def of_partial(self, above: CallAbove, name: str) -> tuple[list[Value], dict[str, Value]]:
+        """The arguments that a functools.partial gives before those of the call.
+
+        Constants where the partial is kept on an attribute that nothing but a constructor
+        assigns; else they may be others next time.
+        """
+        held, node = above.held, above.call.func
+        if not isinstance(held, functools.partial):
+            return [], {}
+        where, why = above.scope.where(above.call), "an argument of a functools.partial"
+        frame = LiveState.of(above.scope).frame
+        if isinstance(node, ast.Attribute) and frame is not None:
+            owner: type = type(relays.held(node.value, frame))
+            why = changes(owner, node.attr)
+        wrap, key = self.objects.wrap, ("partial", id(held))
+        before = [
+            wrap(value, (key, i), f"partial_{i}", where, why)
+            for i, value in enumerate(held.args)
+        ]
+        if name not in held.keywords:
+            return before, {}
+        return before, {name: wrap(held.keywords[name], (key, name), name, where, why)}
+
+    def around(self, state: LiveState, name: str, where: str) -> Value | None:
+        """A name of the enclosing function, from that function's frame; None where it ended."""
+        frame = state.frame
+        outer = relays.enclosing(frame, name) if frame is not None else None
+        if outer is None or state.up >= self.max_callers:
+            return None
+        scope, _ = self.scope(outer, state.up + 1)
+        once = scope.source.bindings(name) == 1 and name not in scope.source.shared
+        if not once or scope.home is None:
+            return None
+        return self.evaluator.name(scope, name, scope.home, where)
+
+    def caller(self, state: LiveState) -> CallAbove:
         """The frame that called, wrappers that only pass everything on left out."""
         frame = state.frame
         assert frame is not None
-        codes = [frame.f_code]
+        codes, bound = [frame.f_code], False
         for _ in range(MAX_WRAPPERS):
             above = frame.f_back
             if above is None:
                 raise Stop("", "no caller")
+            if relays.runs_hooks(above):
+                owner = above.f_locals.get("self")
+                raise Stop(
+                    "", f"hooks are registered on {type(owner).__name__}, or on all modules"
+                )
             scope, call = self.scope(above, state.up + 1)
+            called = relays.held(call.func, above)
+            if not relays.is_relay(above):
+                self.check_callee(scope, call, called, codes)
+            bound |= relays.is_bound(called)
             if not _passes_all(scope, call):
-                self.check_callee(scope, call, codes)
-                return scope, call
-            self.check_callee(scope, call, codes)
+                return CallAbove(scope, call, called, bound or _bound(call))
             codes.append(above.f_code)
             frame = above
         raise Stop("", f"more than {MAX_WRAPPERS} wrappers")
 
-    def check_callee(self, scope: Scope, call: ast.Call, codes: list[types.CodeType]) -> None:
-        """The call must name what runs: C code in between could call with other arguments."""
+    def check_callee(
+        self, scope: Scope, call: ast.Call, held: object, codes: list[types.CodeType]
+    ) -> None:
+        """The call must name what runs, or call an object that leads to it: C code in between
+        could call with other arguments. `held` is what the call's expression holds."""
         called = call.func.attr if isinstance(call.func, ast.Attribute) else None
         if isinstance(call.func, ast.Name):
             called = call.func.id
-        if called in {code.co_name for code in codes}:
+        if called in {code.co_name for code in codes} or relays.leads_to(held, codes):
             return
-        if isinstance(call.func, ast.Name):
-            state = LiveState.of(scope)
-            assert state.frame is not None
-            held = state.frame.f_locals.get(call.func.id)
-            if isinstance(held, types.FunctionType) and held.__code__ in codes:
-                return
         title, target = called or "something", codes[0].co_name
         raise Stop(scope.where(call), f"the call of {title} is not seen to reach {target}")
 

@@ -13,7 +13,7 @@ from typing import Final
 from wstrace.slicer import binding
 from wstrace.slicer.attributes import changes, module_constant
 from wstrace.slicer.ledger import Ledger
-from wstrace.slicer.live import objects
+from wstrace.slicer.live import objects, relays
 from wstrace.slicer.live.callers import Callers, LiveState
 from wstrace.slicer.live.objects import MISSING, Objects, class_attribute, stored
 from wstrace.slicer.scope import Evaluation, Scope
@@ -21,6 +21,7 @@ from wstrace.slicer.syntax import CodePoint, function_source
 from wstrace.slicer.values import BoundMethod, Index, Literal, Obj, Parent, Stop, Tensor, Value
 
 _LIBRARY: Final = {"cdiv", "round_up", "round_down", "next_power_of_2"}
+_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
 _TRITON: Final = {"cdiv", "next_power_of_2"}
 
 
@@ -50,6 +51,9 @@ class LiveWorld:
         if state.frame is not None and name in state.frame.f_code.co_freevars:
             closure = {name: state.frame.f_locals.get(name, MISSING)}
         if name in closure:
+            outer = self.callers.around(state, name, where)
+            if outer is not None:
+                return outer
             value, why = closure[name], f"{name} belongs to an enclosing function"
             if value is MISSING:
                 raise Stop(where, f"{name} has no value yet")
@@ -200,6 +204,19 @@ class LiveWorld:
         }
         state = LiveState(handle.__globals__, None, closure)
         return Scope(source, state, arguments={})
+
+    def callee(self, function: Obj) -> Obj | BoundMethod:
+        handle = function.handle
+        if isinstance(handle, types.MethodType):
+            owner, inner = handle.__self__, handle.__func__
+            name = inner.__name__
+            return BoundMethod(Obj(owner, id(owner), name), name, Obj(inner, id(inner), name))
+        if not relays.is_module(handle) or any(stored(handle, name) for name in _HOOKS):
+            return function
+        raw = class_attribute(type(handle), "forward")
+        if not isinstance(raw, types.FunctionType) or stored(handle, "forward") is not MISSING:
+            return function
+        return BoundMethod(function, "forward", Obj(raw, id(raw), "forward"))
 
     def is_group(self, function: Obj) -> bool:
         handle = function.handle

@@ -58,7 +58,7 @@ class Way:
         for level, name, kind in self.kinds:
             while up < level and outer is not None:
                 outer, up = outer.f_back, up + 1
-            if outer is None or type(outer.f_locals.get(name)) is not kind:
+            if outer is None or kind_of(outer.f_locals.get(name)) is not kind:
                 return False
         return True
 
@@ -89,6 +89,11 @@ def _two_callers(code: CodeType, place: int, outer_code: CodeType, outer_place: 
             return False
 
     return on_way
+
+
+def kind_of(value: object) -> type:
+    """The class of an object; a class (`cls` of a classmethod) itself."""
+    return value if isinstance(value, type) else type(value)
 
 
 def way_of(frame: FrameType, seen: set[int], read: dict[tuple[int, str], type]) -> Way:

@@ -16,8 +16,6 @@ from wstrace.slicer.values import Dtype, Obj, Opaque, Stop, Tensor, Value, choos
 
 MAX_CALLS: Final = 8
 _COMMON: Final = {"forward", "__call__", "apply", "build", "run", "call", "compute", "execute"}
-_ENTRIES: Final = {"forward": ("query", "q"), "forward_mqa": ("q",), "forward_mha": ("q",)}
-_IMPL_BASES: Final = {*binding.IMPLS, "MLAAttentionImpl", "SparseMLAAttentionImpl"}
 
 
 @dataclass(frozen=True)
@@ -100,9 +98,9 @@ class Parameters:
         """vLLM's layer entries, and its attention interface's query."""
         if binding.entry(module, source.qualname, name):
             return True
-        if owner is None or name not in _ENTRIES.get(source.name, ()):
+        if owner is None or name not in binding.IMPL_ENTRIES.get(source.name, ()):
             return False
-        return any(b.name in _IMPL_BASES for b in self.project.bases(owner))
+        return any(b.name in binding.IMPLS for b in self.project.bases(owner))
 
     def activation(self, key: Hashable, name: str, where: str) -> Tensor:
         """All tokens of a step, padded; other dimensions assumed constant."""
@@ -185,11 +183,11 @@ class Parameters:
         self, scope: Scope, place: CallPlace, state: SourceState, name: str, where: str
     ) -> Value:
         caller = Scope(place.source, SourceState(place.module, state.up + 1))
-        owner = None
+        first: list[Value] = []
         method = self.owner_class(scope.source, state.module)
         if method is not None and isinstance(place.call.func, ast.Attribute):
-            owner = Obj(None, ("self", method), "self")
-        arguments = self.evaluator.arguments(scope.source, owner, place.call, caller, scope)
+            first = [Obj(None, ("self", method), "self")]
+        arguments = self.evaluator.arguments(scope.source, first, place.call, caller, scope)
         if name not in arguments:
             raise Stop(where, f"the call in {place.source.qualname} gives no {name}")
         return arguments[name]()

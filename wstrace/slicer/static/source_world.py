@@ -49,6 +49,7 @@ _REDUCING: Final = {"item", "sum", "max", "min", "to", "int", "cpu"}
 _DEVICE: Final = {"get_num_sm", "num_compute_units"}
 _PLATFORM: Final = "current_platform"
 _LIBRARY: Final = {"cdiv", "round_up", "round_down", "next_power_of_2"}
+_MODULES: Final = ("torch.nn.Module", "nn.Module", "Module")
 _TENSOR: Final = ("torch.Tensor", "torch.nn.Parameter")
 
 
@@ -220,6 +221,19 @@ class SourceWorld:
         if isinstance(cls, ClassRef):
             self.abstract[cls] = method.name
         raise Stop(where, f"{method.owner}.{method.name} is a subclass's")
+
+    def callee(self, function: Obj) -> Obj | BoundMethod:
+        handle = function.handle
+        if not isinstance(handle, Instance):
+            return function
+        cls = self.fields.concrete.get(handle.cls, handle.cls)
+        bases = {
+            ast.unparse(node) for base in self.project.bases(cls) for node in base.node.bases
+        }
+        method = self.project.member(cls, "forward")
+        if method is None or bases.isdisjoint(_MODULES):
+            return function
+        return BoundMethod(function, "forward", Obj(method, method, "forward"))
 
     def is_group(self, function: Obj) -> bool:
         handle = function.handle

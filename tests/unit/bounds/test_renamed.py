@@ -1,0 +1,44 @@
+"""A rule finds its function where vLLM has renamed the class around it, and says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from wstrace.bounds.ways import bound_site
+from wstrace.known_sites import known
+from wstrace.trace.records import Request, Slot
+
+FILE = "vllm/models/deepseek_v4/nvidia/flashmla.py"
+CLASS = "DeepseekV4FlashMLASparseImpl"  # 0.22.1; DeepseekV4MLAAttention in 0.20
+LIMITS: dict[str, int] = {
+    "max_model_len": 16384,
+    "max_num_batched_tokens": 2048,
+    "sliding_window": 128,
+    "head_size": 512,
+    "compress_ratio": 4,
+    "max_num_seqs": 256,
+    "index_topk": 512,
+}
+
+
+@pytest.mark.parametrize("method", ["_forward_prefill", "forward_mqa"])
+def test_the_rule_of_a_renamed_class_holds_for_an_h200(method: str) -> None:
+    """Report 41700 on an H200: 4 * (16384/4 + 128 + 2048) rows of 512 bf16 are 24.50 MiB."""
+    asked = 4 * (4096 + 128 + 2048) * 512 * 2
+    ask = Request(site=1, slot=Slot(), bytes=asked, arena=22675456, phase="serving")
+    found = bound_site(
+        [ask], LIMITS, file=FILE, function=f"{CLASS}.{method}", vllm_version="0.22.1"
+    )
+    assert (found.bytes, found.grade) == (25690112, "proved")
+    assert found.known_site == "deepseek_v4.prefill_gather"
+    assert f"the rule does not know {CLASS}" in found.why
+
+
+def test_another_method_or_another_file_is_not_taken_for_it() -> None:
+    assert known.matches(FILE, f"{CLASS}._forward_decode") == ()
+    assert known.matches("vllm/models/other/flashmla.py", f"{CLASS}._forward_prefill") == ()
+
+
+def test_a_class_that_the_rule_knows_needs_no_note() -> None:
+    (rule, *_) = known.matches(FILE, "DeepseekV4FlashMLAAttention._forward_prefill")
+    assert rule.found_by == ""
