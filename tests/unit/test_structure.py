@@ -123,3 +123,11 @@ def test_one_word_is_one_row() -> None:
     words = re.findall(r"^\| ([a-z ]+) \|", table, re.MULTILINE)[1:]
     assert len(words) >= 15
     assert len(words) == len(set(words))
+
+
+def test_only_the_named_command_and_the_testbed_use_the_network() -> None:
+    """SECURITY.md: `exercise`; the recorder's socket module gives the host's name."""
+    names = r"urllib\.request|http|requests|httpx|aiohttp"
+    network = re.compile(rf"^\s*(?:import|from) (?:{names})\b", re.MULTILINE)  # import http
+    found = {str(path) for path in modules() if network.search((ROOT / path).read_text())}
+    assert found == {"wstrace/exercise/client.py", "wstrace/testbed/engine.py"}

@@ -8,23 +8,28 @@ alternating order, so that a throttled machine slows both, and times are CPU tim
 thread, so that a busy one does not count. In the row `off/off` both sides run without the
 hooks: its ratio is the noise. Steps are timed one by one, after work that takes the
 processor's caches away (`wstrace.testbed.step_cost`). --write puts the results into
-docs/overhead.md and README.md.
+docs/overhead.md and README.md. The same calls under a no-op sys.setprofile, cProfile and
+viztracer stand below; the last line is all of it as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import gc
 import importlib
+import json
 import os
 import platform
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -41,6 +46,7 @@ BEGIN, END = "<!-- made by scripts/bench overhead -->", "<!-- end -->"
 BEGIN_STEPS = "<!-- steps, made by scripts/bench overhead -->"
 WARM_CALLS = 20
 Block = Callable[[int], float]
+Switch = Callable[[], object]
 Off = Callable[[], AbstractContextManager[None]]
 
 
@@ -56,14 +62,17 @@ class Row:
     def ratios(self) -> list[float]:
         return [on / off for on, off in zip(self.on, self.off, strict=True)]
 
+    @property
+    def added(self) -> list[float]:
+        return [on - off for on, off in zip(self.on, self.off, strict=True)]
+
     def cells(self) -> list[str]:
-        added = [on - off for on, off in zip(self.on, self.off, strict=True)]
         low, _, high = quantiles(self.ratios, n=4)
         return [
             self.name,
             f"{median(self.off):.2f}",
             f"{median(self.on):.2f}",
-            f"{median(added):+.2f}",
+            f"{median(self.added):+.2f}",
             f"{median(self.ratios):.3f}",
             f"{low:.3f} to {high:.3f}",
         ]
@@ -85,19 +94,78 @@ def block(manager: Any, specs: Sequence[Any]) -> Block:
 
 
 def paired(
-    off: Off, name: str, run: Block, pairs: int, calls: int, *, control: bool = False
+    off: Off,
+    name: str,
+    run: Block,
+    pairs: int,
+    calls: int,
+    *,
+    on: Off = nullcontext,
+    control: bool = False,
 ) -> Row:
-    """`off()` takes away what is measured; `control`: both sides run without it."""
+    """`off()` takes away what is measured, `on()` brings it; `control`: off on both sides."""
     found: dict[bool, list[float]] = {False: [], True: []}
     gc.collect()
     gc.disable()
     for number in range(pairs):
         for hooked in (False, True) if number % 2 else (True, False):
-            on = hooked and not control
-            with nullcontext() if on else off():
+            with on() if hooked and not control else off():
                 found[hooked].append(run(calls))
     gc.enable()
     return Row(name, found[False], found[True])
+
+
+def peers(live: Live, run: Block, pairs: int, calls: int) -> list[Row]:
+    """The same calls under what people would use instead, the recorder's hooks off."""
+    off = partial(detached, live)
+    return [
+        paired(off, name, run, pairs, calls, on=partial(beside, live, *switch))
+        for name, switch in instead().items()
+    ]
+
+
+def instead() -> dict[str, tuple[Switch, Switch]]:
+    """What switches each of them on, and off; viztracer where it is installed."""
+    profile = cProfile.Profile()
+    found: dict[str, tuple[Switch, Switch]] = {
+        "no-op sys.setprofile": (
+            lambda: sys.setprofile(_nothing),
+            lambda: sys.setprofile(None),
+        ),
+        "cProfile": (profile.enable, profile.disable),
+    }
+    if find_spec("viztracer"):
+        tracer = importlib.import_module("viztracer").VizTracer(verbose=0)
+        found["viztracer"] = (tracer.start, lambda: (tracer.stop(), tracer.clear()))
+    return found
+
+
+def _nothing(*event: object) -> None:
+    """A profile function that does nothing."""
+
+
+@contextmanager
+def beside(live: Live, start: Switch, stop: Switch) -> Iterator[None]:
+    with detached(live):
+        start()
+        try:
+            yield
+        finally:
+            stop()
+
+
+def line(rows: Sequence[Row], pairs: int, calls: int) -> str:
+    """The medians as one line of JSON, microseconds a call."""
+    found = {
+        row.name: {
+            "without_us": round(median(row.off), 3),
+            "added_us": round(median(row.added), 3),
+            "ratio": round(median(row.ratios), 4),
+        }
+        for row in rows
+    }
+    facts = {"bench": "overhead", "pairs": pairs, "calls": calls, "machine": machine()}
+    return json.dumps(facts | {"rows": found})
 
 
 def novel(manager: Any, sizes: range) -> list[float]:
@@ -231,9 +299,15 @@ def main() -> None:
         live = Live(Settings(directory=folder, run="bench"))
         hook_manager(live, module)
         rows, firsts = measure(live, module, options.pairs, options.calls)
+        one = block(
+            filled(module, num_ubatches=1),
+            [((64, 128), importlib.import_module("torch").float16)],
+        )
+        others = peers(live, one, options.pairs, options.calls)
     text = table(rows, options.pairs, options.calls, first_requests(firsts))
     steps = step_table(options.pairs)
-    print(f"{text}\n\n{steps}")
+    print(f"{text}\n\n{steps}\n\n{table(others, options.pairs, options.calls)}")
+    print(line([*rows, *others], options.pairs, options.calls))
     if options.write:
         write(ROOT / "docs" / "overhead.md", f"\n{text}\n")
         write(ROOT / "docs" / "overhead.md", f"\n{steps}\n", BEGIN_STEPS)

@@ -1,10 +1,11 @@
 """The table of docs/bounds.md: how often proved bounds are exact, close, and not proved.
 
-`scripts/make-docs-bounds` runs the long form and writes the table anew.
+`scripts/test-versions --write-bounds` runs the long form and writes the table anew.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from tests.matrix.differential.harness import ALLOWED, Tally, run
 from tests.matrix.differential.known_low import KNOWN, reason_of
 from tests.matrix.differential.released import Release
 from tests.matrix.wheels import PINNED, python_files
+from tools.docs.page import between
 
 PAGE = Path(__file__).parents[3] / "docs" / "bounds.md"
-BEGIN, END = "<!-- made by scripts/make-docs-bounds -->", "<!-- end -->"
+BEGIN, END = "<!-- made by scripts/test-versions --write-bounds -->", "<!-- end -->"
 NO_RULE = ("0.22.1", "0.23.0")
 """Releases that no rule's range begins or ends with."""
 LONG = tuple(sorted({*PINNED, *NO_RULE}, key=lambda v: [int(part) for part in v.split(".")]))
@@ -78,9 +80,10 @@ def _unplayed(tallies: Tallies) -> list[str]:
 
 def main() -> int:
     """Write the table between its markers."""
-    text = PAGE.read_text("utf-8")
-    head, rest = text.split(BEGIN, 1)
-    tail = rest.split(END, 1)[1]
-    made = f"{head}{BEGIN}\n\n{render(long_run())}\n\n{END}{tail}"
+    made = between(PAGE.read_text("utf-8"), BEGIN, END, f"\n{render(long_run())}\n")
     PAGE.write_text(made, "utf-8")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

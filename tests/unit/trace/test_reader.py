@@ -9,7 +9,21 @@ import pytest
 
 from wstrace.errors import WstraceError
 from wstrace.trace.reader import load, read_file
-from wstrace.trace.records import FORMAT, Header, Note, Ranks, Record, Request, Slot, WorkerInit
+from wstrace.trace.records import (
+    FORMAT,
+    AnyRecord,
+    Header,
+    Leaf,
+    Note,
+    Provenance,
+    Ranks,
+    Record,
+    Request,
+    Slot,
+    WorkerInit,
+)
+
+SAMPLES = Path(__file__).parents[3] / "sample_traces"
 
 
 def encode(*records: Record) -> bytes:
@@ -137,3 +151,41 @@ def test_a_worker_is_found_by_its_record(tmp_path: Path) -> None:
     worker = WorkerInit(ranks=Ranks(tp=1), world=Ranks(tp=2), limits={"block_size": 16})
     process = read_file(trace_file(tmp_path, "a", worker))
     assert process.worker == worker
+
+
+@pytest.mark.parametrize("sample", sorted(SAMPLES.glob("*/*.wst.jsonl")), ids=lambda p: p.name)
+def test_every_record_is_what_a_plain_decoder_reads(sample: Path) -> None:
+    plain = [msgspec.json.decode(x, type=AnyRecord) for x in sample.read_bytes().splitlines()]
+    read = read_file(sample).records
+    assert read == plain[1:]
+    assert [type(record) for record in read] == [type(record) for record in plain[1:]]
+
+
+def test_equal_parts_of_requests_are_kept_once(tmp_path: Path) -> None:
+    made = Provenance(formula="n", leaves=[Leaf("n", "constant", 4)], statements=["a.py:1: n"])
+    other = Provenance(formula="n", leaves=[Leaf("n", "constant", 4)], stopped="later")
+    asks = [
+        Request(
+            site=1,
+            slot=Slot(),
+            bytes=n,
+            arena=0,
+            phase="serving",
+            stack=["a.py:1:f"],
+            provenance=p,
+        )
+        for n, p in ((1, made), (2, made), (3, other))
+    ]
+    one, two, three = (r for r in read_file(trace_file(tmp_path, "a", *asks)).records)
+    assert isinstance(one, Request)
+    assert isinstance(two, Request)
+    assert isinstance(three, Request)
+    assert one.stack is two.stack is three.stack
+    assert one.provenance is two.provenance
+    assert three.provenance == other
+    assert three.provenance.leaves[0] is made_leaf(one)
+
+
+def made_leaf(request: Request) -> Leaf:
+    assert request.provenance is not None
+    return request.provenance.leaves[0]
