@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from itertools import product
 
 from wstrace.findings.finding import Finding
-from wstrace.findings.kv_sizing import why_unlocked
+from wstrace.findings.kv_sizing import nothing_asked, why_unlocked
+from wstrace.findings.rests_on import before_a_worker, rests_on
 from wstrace.known_sites.known_site import release_of
 from wstrace.runs.worker import Worker
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Hook, Ranks
+from wstrace.units import plural
 from wstrace.versions import CHECKED_FROM, CHECKED_WITH
 
 ON_GRAPHS = "CUDAGraph."
@@ -126,13 +128,19 @@ def reasons(
 ) -> list[str]:
     """Why the trace cannot show a clean run; empty when it can."""
     if not trace.processes:
-        return ["the folder holds no trace: the recorder never attached"]
+        why = "the folder holds no trace: the recorder never attached"
+        return [text for text in (before_a_worker(trace), why) if text]
     if not ranks:
         why = "no worker left a trace: the recorder never attached to one"
-        return [why, *_lost_anywhere(trace)]
+        return [before_a_worker(trace) or why, *_lost_anywhere(trace)]
     found = [f.detail for f in findings if f.severity == "inconclusive"]
     unlocked = [] if allow_unlocked else [v for v in ranks if v.served and not v.locks]
-    if unlocked:
+    if unlocked and all(map(nothing_asked, ranks)):
+        steps = max(w.counts.steps_real for w in ranks if w.counts)
+        found.append(
+            f"no layer asked for workspace in {plural(steps, 'step')}: nothing to reserve"
+        )
+    elif unlocked:
         why = why_unlocked(unlocked[0])
         found.append(f"no lock was seen: {why} (--allow-unlocked accepts that)")
     if ranks and all(v.served and v.counts and not v.counts.steps_real for v in ranks):
@@ -143,6 +151,7 @@ def reasons(
         for event in worker.reserves
         if event.event == "refused"
     ]
+    found += rests_on(trace, ranks).doubts
     found += [f"{p.unknown} records of an unknown kind" for p in trace.processes if p.unknown]
     return list(dict.fromkeys(found))
 

@@ -61,7 +61,8 @@ def _uncounted_finding(worker: Worker, growth: Growth) -> Finding:
 
 def _unlocked(worker: Worker, bound_of: BoundOf) -> list[Finding]:
     """WS202, unless a reserve holds the proved bound of every site: then nothing can grow."""
-    if not worker.served or worker.locks or _covered(worker, bound_of):
+    settled = worker.locks or nothing_asked(worker)  # no layer asked: no arena can grow
+    if not worker.served or settled or _covered(worker, bound_of):
         return []
     return [
         Finding(
@@ -72,6 +73,11 @@ def _unlocked(worker: Worker, bound_of: BoundOf) -> list[Finding]:
             ranks=(worker.ranks,),
         )
     ]
+
+
+def nothing_asked(worker: Worker) -> bool:
+    """True where real steps ran and no layer asked for workspace."""
+    return bool(worker.counts and worker.counts.steps_real and not worker.sites)
 
 
 def _covered(worker: Worker, bound_of: BoundOf) -> bool:

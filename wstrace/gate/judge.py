@@ -22,7 +22,6 @@ from wstrace.runs.run import Run, Verdict
 
 Status = Literal["new", "grown", "expired", "accepted", "ignored"]
 FAILING: Final[frozenset[Status]] = frozenset(("new", "grown", "expired"))
-STOPPED: Final = (130, 137, 143)  # SIGINT, SIGKILL, SIGTERM: how servers are stopped
 EXIT: Final[dict[Verdict, int]] = {"clean": 0, "findings": 1, "inconclusive": 3}
 
 
@@ -112,16 +111,8 @@ def judge(sessions: Sequence[Run], policy: Policy, today: date) -> Judgement:
     runs = tuple(_judge_run(session, policy, today) for session in sessions)
     fixed, unseen = _gone(runs, policy.baseline)
     notes = unmatched(list(sessions), policy.limits)
-    notes += [note for session in sessions for note in (*session.notes, *_ended(session))]
+    notes += [note for session in sessions for note in session.notes]
     return Judgement(runs, fixed, unseen, tuple(dict.fromkeys(notes)))
-
-
-def _ended(session: Run) -> list[str]:
-    """A command that failed is worth a remark, whatever the trace shows."""
-    meta = session.trace.meta
-    if meta is None or meta.exit_code in (None, 0, *STOPPED):
-        return []
-    return [f"the command of run {meta.run} ended with exit code {meta.exit_code}"]
 
 
 def _judge_run(session: Run, policy: Policy, today: date) -> RunJudgement:

@@ -30,6 +30,29 @@ def session_json(run: Run) -> dict[str, Any]:
         "sites": [site_json(site) for site in run.sites],
         "run": _run(run),
         "notes": run.notes,
+        "rests_on": rests_on_json(run),
+    }
+
+
+def rests_on_json(run: Run) -> dict[str, Any]:
+    """What the verdict rests on: processes with their ends, the command, the recorder."""
+    of = run.rests_on
+    return {
+        "processes": [
+            {
+                "name": p.name,
+                "worker": p.worker,
+                "records": p.records,
+                "seconds": round(p.seconds, 3),
+                "phase": p.phase or None,
+                "end": p.end,
+            }
+            for p in of.processes
+        ],
+        "command": of.command or None,
+        "release": of.release or None,
+        "recorder": list(of.recorder),
+        "doubts": list(of.doubts),
     }
 
 

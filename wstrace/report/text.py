@@ -21,6 +21,7 @@ from wstrace.units import human, plural
 MAX_FINDINGS = 6
 MAX_SITES = 12
 NARROW = 78
+MAX_RESTS = 8
 STYLES = {"error": "bold red", "warning": "yellow", "inconclusive": "magenta", "note": "dim"}
 
 
@@ -36,6 +37,8 @@ def render(run: Run, console: Console) -> None:
     left = len(run.findings) - MAX_FINDINGS
     if left > 0:
         console.print(Text(f"{left} more findings: --format json", style="dim"))
+    for line in run.rests_on.lines()[:MAX_RESTS]:
+        console.print(Text(f"rests on: {clean(line)}", style="dim"))
     for note in [*run.inconclusive, *run.notes]:
         console.print(Text(f"note: {note}", style="dim"))
 

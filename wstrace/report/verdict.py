@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from wstrace.bounds.bound import Bound
+from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.findings.finding import Finding
+from wstrace.findings.rests_on import failed
 from wstrace.report.safe import clean
 from wstrace.runs.run import Run
 from wstrace.units import exact, human, plural
@@ -23,6 +25,11 @@ def sentence(run: Run) -> str:
         return f"'{clean(caller)}'{joint}{worst.detail} ({worst.code})."
     if run.inconclusive:
         return f"Inconclusive: {run.inconclusive[0]}."
+    coming = next((f for f in run.findings if f.code == "WS107"), None)
+    if coming is not None:
+        need = human(coming.bound.bytes) if coming.bound else "more"
+        sizes = f"needs {need}, has {human(coming.arena_bytes)}"
+        return f"No escape yet, but '{clean(coming.caller)}' will escape ({sizes})."
     sites = plural(len(run.sites), "site")
     return f"Clean: {sites}, no request above what warm-up had made room for."
 
@@ -33,12 +40,13 @@ def verdict_lines(run: Run, folder: Path) -> list[str]:
     lines = ["", f"wstrace: {sentence(run)}"]
     if errors:
         lines += _explain(errors[0])
-        lines += [_row(f) for f in errors[1:4]]
-        if len(errors) > 4:
-            lines.append(f"  and {len(errors) - 4} more.")
+        lines += [_row(f) for f in errors[1:3]]
+        if len(errors) > 3:
+            lines.append(f"  and {len(errors) - 3} more.")
     elif run.inconclusive[1:]:
         lines += [f"  also: {reason}" for reason in run.inconclusive[1:3]]
-    lines += _next(run, folder, bool(errors))
+    lines += _beyond(run)
+    lines += _next(run, folder)
     return [line[: WIDTH * 2] for line in lines[:MAX_LINES]]
 
 
@@ -68,11 +76,41 @@ def _row(finding: Finding) -> str:
     return f"  {finding.code} {clean(finding.caller or finding.site)}: {size}, {finding.title}"
 
 
-def _next(run: Run, folder: Path, failed: bool) -> list[str]:
-    lines = [f"trace: {folder}"]
-    if failed:
-        lines.append(f"next:  wstrace reserve {folder} -o reserve.yaml")
-        lines.append("       wstrace run --reserve reserve.yaml -- YOUR COMMAND")
+def died_at(run: Run) -> int | None:
+    """The step of the first refusal that nothing survived; None where the run lived on."""
+    fatal = [f for w in run.workers for f in w.failures if not f.survived]
+    return min((f.step.index if f.step else 0 for f in fatal), default=None)
+
+
+def _beyond(run: Run) -> list[str]:
+    """What the end of the run, or that it lived on, says of the rest."""
+    step = died_at(run)
+    if step is not None:
+        return [f"  The run died at step {step}; sites behind it were not seen."]
+    outlived = [f for f in run.escapes if f.code not in REFUSED_ELSEWHERE]
+    return [f"  It survived {plural(len(outlived), 'escape')} (grow)."] if outlived else []
+
+
+def _several(folder: Path) -> bool:
+    """Whether the folder holds earlier runs: the newest must not stand in for this one."""
+    return any(folder.glob("run.*.json"))
+
+
+def _next(run: Run, folder: Path) -> list[str]:
+    """The command that helps in this state."""
+    named = f"{folder} --run {run.trace.run}" if _several(folder) else str(folder)
+    reserve = f"wstrace reserve {named} -o reserve.yaml"
+    if not run.workers and not failed(run.trace):
+        commands = ["wstrace doctor"]
+    elif died_at(run) is not None:
+        commands = [
+            "wstrace run --on-growth grow -- YOUR COMMAND   (with wstrace exercise: the rest)",
+            f"{reserve}   (of what was seen)",
+        ]
+    elif any(f.severity == "error" or f.code == "WS107" for f in run.findings):
+        commands = [reserve, "wstrace run --reserve reserve.yaml -- YOUR COMMAND"]
     else:
-        lines.append(f"next:  wstrace report {folder}")
-    return lines
+        commands = [f"wstrace report {named}"]
+    heads = ["next:  ", *["       "] * len(commands)]
+    lines = [head + text for head, text in zip(heads, commands, strict=False)]
+    return [f"trace: {folder}", *lines]

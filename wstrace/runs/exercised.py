@@ -31,13 +31,18 @@ class Measure:
 
 @dataclass(frozen=True)
 class SiteReach:
-    """The largest request of a site against its bound, in bytes."""
+    """The largest request of a site against its bound, in bytes.
+
+    `captured`: it asked while a CUDA graph was captured. A replay runs no Python, so whether
+    serving reached such a site is unknown where no request of it was seen.
+    """
 
     site: str
     grade: str
     most: int
     bound: int | None
     in_serving: bool
+    captured: bool = False
 
     @property
     def share(self) -> float | None:
@@ -125,6 +130,7 @@ def _site(summary: RunSite) -> SiteReach:
         most=summary.largest,
         bound=summary.bound.bytes,
         in_serving=served(summary),
+        captured=any(a.capturing for _, use in summary.uses for a in use.asks),
     )
 
 

@@ -14,6 +14,7 @@ from wstrace.errors import one_line
 from wstrace.findings import coverage, escapes, kv_sizing, pointers
 from wstrace.findings.codes import ESCAPES
 from wstrace.findings.finding import Finding, merge
+from wstrace.findings.rests_on import RestsOn, rests_on
 from wstrace.runs.lock_epochs import WORSE, Outcome
 from wstrace.runs.worker import SiteKey, Worker, WorkerSite, read_worker
 from wstrace.trace.reader import Progress, Trace, load
@@ -178,6 +179,11 @@ class Run:
     def bound_of(self, worker: Worker) -> escapes.BoundOf:
         """The bound of a site in one rank, as a function of its key."""
         return lambda key: self._bound(worker, key)
+
+    @cached_property
+    def rests_on(self) -> RestsOn:
+        """What the verdict rests on."""
+        return rests_on(self.trace, self.workers)
 
     @cached_property
     def inconclusive(self) -> list[str]:

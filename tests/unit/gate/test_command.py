@@ -283,13 +283,16 @@ def test_a_clean_verdict_says_what_was_exercised(gate: Gate, tmp_path: Path) -> 
     assert "TinyImpl._continuation_prefill: 4.00 MiB, 100% of its proved bound" in text
 
 
-@pytest.mark.parametrize(("exit_code", "told"), [(0, False), (143, False), (1, True)])
-def test_a_command_that_failed_is_remarked(
-    exit_code: int, told: bool, gate: Gate, tmp_path: Path
+@pytest.mark.parametrize(
+    ("exit_code", "gate_exit"), [(0, 0), (143, 0), (130, 0), (1, 3), (137, 3)]
+)
+def test_a_command_that_was_killed_or_failed_is_not_clean(
+    exit_code: int, gate_exit: int, gate: Gate, tmp_path: Path
 ) -> None:
     trace = traces.clean(tmp_path / "t", run="r1")
     meta = {"run": "r1", "command": [], "started": "", "wstrace": "0.1.0"}
     (trace / "run.json").write_text(json.dumps(meta | {"exit_code": exit_code}))
     code, text = gate(trace)
-    assert code == 0
-    assert ("ended with exit code" in text) == told
+    assert code == gate_exit
+    told = f"the command ended with exit code {exit_code}: what happened at its end"
+    assert (told in text) == (gate_exit == 3)

@@ -123,7 +123,8 @@ def test_the_verdict_has_at_most_twelve_lines_and_the_next_command() -> None:
     lines = verdict_lines(run, run.trace.path)
     assert len(lines) <= 12
     assert lines[1].startswith("wstrace: 'some_attn.py:747:_continuation_prefill' asked")
-    assert any(line.startswith("next:  wstrace reserve trace") for line in lines)
+    assert any(line.startswith("next:  wstrace run --on-growth grow") for line in lines)
+    assert any("wstrace reserve trace -o reserve.yaml" in line for line in lines)
 
 
 def test_an_empty_run_says_that_nothing_attached() -> None:

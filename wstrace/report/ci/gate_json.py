@@ -9,6 +9,7 @@ from wstrace.gate.baseline import Entry
 from wstrace.gate.judge import Judged, Judgement, RunJudgement
 from wstrace.gate.limits import Violation, model_of
 from wstrace.report.finding_json import finding_json, ranks_json, slot_json
+from wstrace.report.json import rests_on_json
 from wstrace.runs.exercised import Reach
 
 VERSION: Final = 1
@@ -82,6 +83,7 @@ def _run(run: RunJudgement) -> Json:
         "verdict": run.verdict,
         "inconclusive": list(run.reasons),
         "exercised": _reach(run.reach),
+        "rests_on": rests_on_json(session),
     }
 
 
@@ -91,6 +93,7 @@ def _reach(reach: Reach) -> Json:
         {
             "site": site.site,
             "in_serving": site.in_serving,
+            "captured": site.captured,
             "bytes": site.most,
             "bound_bytes": site.bound,
             "grade": site.grade,

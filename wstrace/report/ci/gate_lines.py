@@ -109,11 +109,15 @@ def reach_lines(reach: Reach) -> list[str]:
                 else f"{share:.0%} of its {site.grade} bound"
             )
             lines.append(f"{site.site}: {human(site.most)}, {of}")
-    missed = [site.site for site in reach.sites if not site.in_serving]
-    if missed:
-        more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
-        lines.append(f"not reached in serving: {', '.join(missed[:3])}{more}")
+    unseen = [site for site in reach.sites if not site.in_serving]
+    lines += _missed("not reached in serving", [s.site for s in unseen if not s.captured])
+    lines += _missed("unknown in serving (replayed)", [s.site for s in unseen if s.captured])
     return lines
+
+
+def _missed(what: str, sites: list[str]) -> list[str]:
+    more = f" and {len(sites) - 3} more" if len(sites) > 3 else ""
+    return [f"{what}: {', '.join(sites[:3])}{more}"] if sites else []
 
 
 def _measure(measure: Measure) -> str:

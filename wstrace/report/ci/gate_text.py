@@ -38,6 +38,7 @@ def _run(run: RunJudgement) -> list[str]:
     accepted = [judged for judged in run.findings if judged.status == "accepted"]
     lines += [f"accepted: {accepted_line(judged)}" for judged in accepted]
     lines += _ignored(run)
+    lines += [f"rests on: {line}" for line in run.session.rests_on.lines()[:8]]
     first, *rest = reach_lines(run.reach)
     return [*lines, f"exercised: {first}", *(f"  {line}" for line in rest)]
 

@@ -55,6 +55,7 @@ def _facts(run: RunJudgement) -> Iterable[tuple[str, str]]:
         yield f"wstrace.{measure.name}", str(measure.most)
         if measure.limit is not None:
             yield f"wstrace.{measure.name}.limit", str(measure.limit)
+    yield "wstrace.rests_on", "; ".join(run.session.rests_on.lines())
     yield "wstrace.exercised", "; ".join(reach_lines(run.reach))
 
 

@@ -87,6 +87,7 @@ def _invocation(run: RunJudgement) -> Json:
         "toolExecutionNotifications": [
             {"level": "error", "message": {"text": reason}} for reason in run.reasons
         ],
+        "properties": {"restsOn": run.session.rests_on.lines()},
     }
 
 

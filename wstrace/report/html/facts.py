@@ -101,5 +101,5 @@ def _phases(worker: Worker) -> list[tuple[str, str, str]]:
 
 def _notes(session: Run) -> list[str]:
     cut = [f"{p.path.name}: its last record was cut" for p in session.trace.processes if p.cut]
-    own = [note.text for worker in session.workers for note in worker.notes]
-    return list(dict.fromkeys([*session.notes, *cut, *own]))[:40]
+    rests = [f"rests on: {line}" for line in session.rests_on.lines()]
+    return list(dict.fromkeys([*session.notes, *cut, *rests]))[:40]
