@@ -25,6 +25,26 @@ def parse_bytes(text: str) -> int:
     return round(size)
 
 
+# 32768, 32_768, 64k (decimal), 64K (binary), 8GiB and 8 GB (bytes), -1
+_WHOLE = re.compile(r"(-?)(\d[\d_,]*)(?:\.0+)?\s*([kKmMgGtT]?)((?:i?[bB])?)")
+_MOST_DIGITS = 20
+
+
+def whole_number(text: str) -> int | None:
+    """An integer as vLLM reads one: 64k is 64000 and 64K is 65536; 8GiB and 8GB are bytes.
+
+    None for anything else, and for more than 20 digits.
+    """
+    match = _WHOLE.fullmatch(text.strip())
+    digits = re.sub(r"[_,]", "", match[2]) if match else ""
+    if match is None or not digits.isascii() or len(digits) > _MOST_DIGITS:
+        return None
+    power = " kmgt".index(match[3].lower() or " ")
+    binary = bool(match[4]) or match[3].isupper()
+    size = int(digits) * (1 << 10 * power if binary else 10 ** (3 * power))
+    return -size if match[1] else size
+
+
 def human(size: int | None) -> str:
     """`9.94 MiB` for 10420224; a dash for None."""
     if size is None:

@@ -7,6 +7,7 @@ from typing import Final
 from tools import ROOT
 from tools.docs.page import Generator, Pages
 from wstrace.known_sites.known import KnownSite, known_sites
+from wstrace.vllm.limits import NUMBERS
 
 HEAD = """# Known sites
 
@@ -27,13 +28,24 @@ def page() -> str:
     parts = [HEAD]
     for family, sites in families.items():
         parts += [f"## {family}\n", *map(entry, sites)]
-    return "\n".join(parts)
+    return "\n".join([*parts, *numbers()])
+
+
+def numbers() -> list[str]:
+    """Every number of a config: what it is, and where a person or the recorder finds it."""
+    lines = ["## Numbers of a config\n", "From `wstrace/vllm/limits.py`.\n"]
+    lines += ["| name | what it is | config object | elsewhere |", "|---|---|---|---|"]
+    for row in (row for row in NUMBERS.values() if row.use != "told"):
+        config = f"`{row.config}`" if row.config else ""
+        lines.append(f"| `{row.name}` | {row.meaning} | {config} | {row.where()} |")
+    return [*lines, ""]
 
 
 def entry(site: KnownSite) -> str:
     lines = [f"### {site.id}\n", f"{site.title}.\n", site.notes + "\n"]
     if site.choice:
         lines.append(f"- holds for: {site.choice}")
+    lines += [f"- holds only {condition.when}" for condition in site.valid_when]
     if site.kind == "persistent":
         lines.append("- not in the arena: a reserve does not help")
     lines += [f"- where: `{file}`" for file in site.files]

@@ -14,15 +14,18 @@ from wstrace.expr.expression import Expression
 from wstrace.expr.maximum import Joint, maximise
 from wstrace.expr.tree import Const, Node, Op
 from wstrace.reserve.schema import Grade
+from wstrace.vllm.limits import NUMBERS
 
-FLAGS: Final[Mapping[str, str]] = {
-    "max_model_len": "--max-model-len",
-    "max_num_batched_tokens": "--max-num-batched-tokens",
-    "max_num_seqs": "--max-num-seqs",
-    "num_speculative_tokens": "--speculative-config",
-    "max_cudagraph_capture_size": "--max-cudagraph-capture-size",
-    "tensor_parallel_size": "--tensor-parallel-size",
-}
+_LEVERS: Final = (
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "num_speculative_tokens",
+    "max_cudagraph_capture_size",
+    "tensor_parallel_size",
+)
+FLAGS: Final[Mapping[str, str]] = {n: NUMBERS[n].flag.partition(" ")[0] for n in _LEVERS}
+"""The flags that move a bound, the one that is easiest to lower first."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ and where vLLM's defaults fill in for the numbers that nobody gave.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from wstrace.bounds.bound import Bound
@@ -17,24 +17,76 @@ from wstrace.expr.expression import Expression
 from wstrace.expr.maximum import maximise
 from wstrace.known_sites import known
 from wstrace.known_sites.known import KnownSite
-from wstrace.reserve.schema import LIMIT_NAMES
 from wstrace.trace.records import Request
+from wstrace.vllm.limits import LIMIT_NAMES
 
 
 def by_rule(site: Site) -> Bound | Refusal:
-    """The worst case by the rule of a known site; the largest where alternatives hold."""
+    """The worst case by the rule of a known site; the largest where alternatives hold.
+
+    Requests of experts that a rule names are held against that rule alone, and every kind of
+    experts that asked needs one: sizes that happen to fit another rule prove nothing.
+    """
     rules = known.matches(site.file, site.function, site.vllm_version)
-    results = [_try(rule, site) for rule in rules if rule.kind == "arena"]
+    rules = tuple(rule for rule in rules if rule.kind == "arena")
+    asked: dict[str, list[Request]] = {}
+    for ask in site.asks:
+        asked.setdefault(_experts(ask, rules), []).append(ask)
+    found = [_by_identity(replace(site, asks=tuple(a)), rules, e) for e, a in asked.items()]
+    refused = next((result for result in found if isinstance(result, Refusal)), None)
+    if refused is not None:
+        return refused
+    bounds = [bound for bound in found if isinstance(bound, Bound)]
+    if not bounds:
+        return _by_identity(site, rules, "")
+    return max(bounds, key=lambda bound: bound.bytes or 0)
+
+
+def _experts(ask: Request, rules: Sequence[KnownSite]) -> str:
+    """The class of experts that asked, as rules name it: of a class and its bases the first
+    that a rule knows, else the class; "" where the trace does not say."""
+    named = {name for rule in rules for name in rule.experts}
+    classes = ask.classes.get("fused_experts", [])
+    return next((name for name in classes if name in named), classes[0] if classes else "")
+
+
+def _by_identity(site: Site, rules: Sequence[KnownSite], experts: str) -> Bound | Refusal:
+    chosen = [rule for rule in rules if not experts or experts in rule.experts]
+    if rules and not chosen:
+        return Refusal(f"no rule is for the experts {experts}")
+    results = [_try(rule, site) for rule in chosen]
     held = [result for result in results if isinstance(result, Bound)]
     if held:
         return max(held, key=lambda bound: bound.bytes or 0)
     return next((r for r in results if isinstance(r, Refusal)), Refusal(""))
 
 
+def outside(rule: KnownSite, numbers: Mapping[str, int]) -> str:
+    """Where these numbers are outside what the rule was read for, the words for it."""
+    filled = {**numbers, **_values(_filled(rule, (c.zero for c in rule.valid_when), numbers))}
+    for condition in rule.valid_when:
+        text = expression.parse(condition.zero)
+        if text.names <= filled.keys() and text.evaluate(filled) > 0:
+            return f"the rule {rule.id} holds only {condition.when}"
+    return ""
+
+
+def with_defaults(rule: KnownSite, numbers: Mapping[str, int]) -> dict[str, int]:
+    """`numbers` and vLLM's own values for what the rule's formulas lack, as far as known."""
+    defaults = _filled(rule, (rule.formula, *rule.requests), numbers)
+    known = {n: t.evaluate(numbers) for n, t in defaults.items() if t.names <= numbers.keys()}
+    return {**numbers, **known}
+
+
+def _values(defaults: Mapping[str, Expression]) -> dict[str, int]:
+    return {name: text.evaluate({}) for name, text in defaults.items() if not text.names}
+
+
 def rule_bound(rule: KnownSite, numbers: Mapping[str, int]) -> Bound:
     """The worst case of `rule` where the config's numbers are `numbers`, in bytes.
 
-    A number that is missing and has no default in vLLM's code is named in `needs`. Where
+    A number that is missing and has no default in vLLM's code is named in `needs`; numbers
+    that the rule was not read for are told in `contradiction`. Where
     the largest request is not at the drivers' limits, every value up to them is counted.
     `formula` and `drivers` follow the limits of a config; a number that no config has, given
     or a default, stands in `constants`, and as it is in the limits of drivers.
@@ -48,8 +100,9 @@ def rule_bound(rule: KnownSite, numbers: Mapping[str, int]) -> Bound:
         lever={"flag": rule.lever.flag, "effect": rule.lever.effect},
         known_site=rule.id,
         assumed=_assumed(rule, numbers, defaults),
+        contradiction=outside(rule, numbers),
     )
-    if needs:
+    if needs or bound.contradiction:
         return bound
     filled = {**numbers, **{n: text.evaluate(numbers) for n, text in defaults.items()}}
     fixed = {name: value for name, value in filled.items() if name not in LIMIT_NAMES}
@@ -74,17 +127,15 @@ def _missing(
     rule: KnownSite, numbers: Mapping[str, int], defaults: Mapping[str, Expression]
 ) -> tuple[str, ...]:
     """The names of the worst case that nobody gave, those of vLLM's defaults included."""
-    lacking = {name.name for name in rule.names} - numbers.keys() - defaults.keys()
-    behind = {name for text in defaults.values() for name in text.names - numbers.keys()}
-    return tuple(sorted(lacking | behind))
+    used = _with(rule.formula, defaults).names
+    return tuple(sorted(used - numbers.keys()))
 
 
 def _assumed(
     rule: KnownSite, numbers: Mapping[str, int], defaults: Mapping[str, Expression]
 ) -> tuple[str, ...]:
-    names = {name.name: name for name in rule.names}
     return tuple(
-        f"{name} = {text.evaluate(numbers)} ({names[name].why})"
+        f"{name} = {text.evaluate(numbers)} ({rule.vocabulary[name].why})"
         for name, text in defaults.items()
         if text.names <= numbers.keys()
     )
@@ -92,10 +143,27 @@ def _assumed(
 
 def _defaults(rule: KnownSite, numbers: Mapping[str, int]) -> dict[str, Expression]:
     """vLLM's own values for the names that nobody gave, in terms of the numbers given."""
+    return _filled(rule, (rule.formula,), numbers)
+
+
+def _filled(
+    rule: KnownSite, texts: Iterable[str], numbers: Mapping[str, int]
+) -> dict[str, Expression]:
+    """The defaults of the names in `texts`, and of those in the defaults themselves."""
     found: dict[str, Expression] = {}
-    for name in rule.names:
-        if name.name not in numbers and name.default is not None:
-            found[name.name] = _with(str(name.default), found)
+
+    def fill(name: str) -> None:
+        row = rule.vocabulary.get(name)
+        if name in numbers or name in found or row is None or row.default is None:
+            return
+        text = expression.parse(str(row.default))
+        for behind in sorted(text.names):
+            fill(behind)
+        found[name] = text.substitute(dict(found))
+
+    for text in texts:
+        for name in sorted(expression.parse(text).names):
+            fill(name)
     return found
 
 
@@ -111,6 +179,8 @@ def _largest(rule: KnownSite, filled: Mapping[str, int]) -> int:
 
 def _try(rule: KnownSite, site: Site) -> Bound | Refusal:
     bound = rule_bound(rule, site.numbers)
+    if bound.contradiction:
+        return Refusal(bound.contradiction, known_site=rule.id, lever=bound.lever)
     if bound.bytes is None:
         needs = ", ".join(bound.needs)
         return Refusal(f"the rule {rule.id} needs {needs}", bound.needs, rule.id, bound.lever)

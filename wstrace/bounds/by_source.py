@@ -16,19 +16,11 @@ from wstrace.bounds.evidence import Refusal, Site, scheduled_rows, told
 from wstrace.bounds.limits import joint_limits
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
-from wstrace.reserve.schema import LIMIT_NAMES
 from wstrace.trace.records import Leaf, Provenance, Request
+from wstrace.vllm.limits import LIMIT_NAMES, NUMBERS
 from wstrace.vllm.roles import ROLES
 
-_ALIASES: Final = {
-    "max_num_tokens": "max_num_batched_tokens",
-    "max_num_reqs": "max_num_seqs",
-    "max_seq_len": "max_model_len",
-    "kv_block_size": "block_size",
-    "num_heads": "num_attention_heads",
-    "head_dim": "head_size",
-    "num_spec_tokens": "num_speculative_tokens",
-}
+_ALIASES: Final = {coded: row.name for row in NUMBERS.values() for coded in row.coded}
 
 
 _Way = tuple[tuple[str, ...], tuple[str, ...]]

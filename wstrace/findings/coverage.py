@@ -11,12 +11,11 @@ from itertools import product
 from wstrace.findings.finding import Finding
 from wstrace.findings.kv_sizing import nothing_asked, why_unlocked
 from wstrace.findings.rests_on import before_a_worker, rests_on
-from wstrace.known_sites.known_site import release_of
 from wstrace.runs.worker import Worker
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Hook, Ranks
 from wstrace.units import plural
-from wstrace.versions import CHECKED_FROM, CHECKED_WITH
+from wstrace.versions import release_of
 
 ON_GRAPHS = "CUDAGraph."
 
@@ -112,15 +111,8 @@ def version_notes(ranks: list[Worker]) -> list[str]:
     found = []
     if len(seen) > 1:
         found.append(f"the workers ran different vLLM versions: {', '.join(seen)}")
-    newest, oldest = release_of(CHECKED_WITH) or (), release_of(CHECKED_FROM) or ()
-    for version in seen:
-        release = release_of(version)
-        if release is not None and not oldest <= (*release[:2], 0) <= newest:
-            found.append(
-                f"vLLM {version} is not among the releases that wstrace was checked against "
-                f"({CHECKED_FROM} to {CHECKED_WITH}): read bounds and findings with care"
-            )
-    return found
+    taken = (release_of(version.strip("?")).taken_for for version in seen)
+    return [*found, *(f"{told}; read bounds and findings with care" for told in taken if told)]
 
 
 def reasons(

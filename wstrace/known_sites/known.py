@@ -1,60 +1,68 @@
 """The known sites: worst-case formulas read from vLLM's source by hand, one file a family.
 
-The data lie in `known/*.toml`. A site is found by file and function, never by line: the
-same call stood at nine lines in nine builds. A formula may differ between versions, so a
-site has variants; a version outside their range takes the nearest one.
+The data lie in `*.toml` beside this, their schema in `known_site.py`. A site is found by file
+and function, never by line: the same call stood at nine lines in nine builds. A formula may
+differ between versions, so a site has variants; a version outside their range takes the
+nearest one.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
-from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from wstrace.errors import WstraceError
 from wstrace.known_sites.known_site import (
     Cover,
+    Family,
     Flag,
     KnownSite,
-    Name,
     Variant,
-    release_of,
 )
+from wstrace.vllm.limits import NUMBERS, Number
 
 __all__ = [
     "Cover",
     "Flag",
     "KnownSite",
-    "Name",
     "Variant",
     "find",
+    "known_names",
     "known_sites",
     "match",
     "matches",
-    "release_of",
     "require",
-    "shared_names",
 ]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 
 @cache
 def known_sites() -> tuple[KnownSite, ...]:
     """Every known site with its newest formula, in the order of the data files."""
-    return tuple(site for family in _families() for site in _sites_of(family))
+    entries = sorted(files("wstrace.known_sites").iterdir(), key=lambda entry: entry.name)
+    data = [entry for entry in entries if entry.name.endswith(".toml")]
+    return tuple(
+        site for entry in data for site in _read(entry.name, entry.read_bytes()).sites()
+    )
 
 
 @cache
-def shared_names() -> Mapping[str, Name]:
-    """The names that formulas of any family may use."""
-    data = tomllib.loads((_folder() / "names.toml").read_text("utf-8"))
-    return {name: _name(name, entry) for name, entry in data.items()}
+def known_names() -> Mapping[str, tuple[Number, ...]]:
+    """Every number that a formula or a reserve may name, with what each site says of it."""
+    found: dict[str, list[Number]] = {
+        name: [row] for name, row in NUMBERS.items() if row.kind in ("size", "count", "switch")
+    }
+    for site in known_sites():
+        for name in site.own_names:
+            found.setdefault(name, []).append(site.vocabulary[name])
+    return {name: tuple(several) for name, several in found.items()}
 
 
 def find(site_id: str) -> KnownSite | None:
@@ -111,7 +119,7 @@ def _renamed(file: str, function: str) -> Iterator[KnownSite]:
         whole = any(asked[-len(own) :] == own for own in map(_parts, site.files))
         if cls and whole and method in named:
             how = f"found by its file and the name {method}: the rule does not know {cls}"
-            yield replace(site, found_by=how)
+            yield msgspec.structs.replace(site, found_by=how)
 
 
 def _file_fit(file: str, site: KnownSite) -> int:
@@ -135,46 +143,11 @@ def _function_fits(function: str, site: KnownSite) -> bool:
     return any(known.rsplit(".", 1)[-1] == function for known in site.functions)
 
 
-def _folder() -> Any:
-    return files("wstrace.known_sites")
-
-
-def _families() -> Iterator[dict[str, Any]]:
-    for entry in sorted(_folder().iterdir(), key=lambda item: item.name):
-        if entry.name.endswith(".toml") and entry.name != "names.toml":
-            yield tomllib.loads(entry.read_text("utf-8"))
-
-
-def _sites_of(family: dict[str, Any]) -> Iterator[KnownSite]:
-    shared = {"family": family["family"], "links": family.get("links", [])}
-    for entry in family["site"]:
-        yield _site({**shared, **entry})
-
-
-def _variant(entry: dict[str, Any]) -> Variant:
-    return Variant(**{key: _frozen(value) for key, value in entry.items()})
-
-
-_NESTED = {"lever", "not_levers", "covers"}
-
-
-def _site(entry: dict[str, Any]) -> KnownSite:
-    variants = tuple(_variant(variant) for variant in entry.pop("variant"))
-    names = entry.pop("names", {})
-    return KnownSite(
-        **{key: _frozen(value) for key, value in entry.items() if key not in _NESTED},
-        variants=variants,
-        variant=variants[-1],
-        lever=Flag(**entry["lever"]),
-        not_levers=tuple(Flag(**flag) for flag in entry.get("not_levers", ())),
-        covers=tuple(Cover(**cover) for cover in entry.get("covers", ())),
-        vocabulary={**shared_names(), **{name: _name(name, names[name]) for name in names}},
-    )
-
-
-def _name(name: str, entry: dict[str, Any]) -> Name:
-    return Name(name, **{key: _frozen(value) for key, value in entry.items()})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _read(name: str, content: bytes) -> Family:
+    """One data file; raises `WstraceError` that names the file and the field."""
+    try:
+        return msgspec.toml.decode(content, type=Family)
+    except msgspec.MsgspecError as error:
+        raise WstraceError(
+            f"wstrace/known_sites/{name}: {error}.", "CONTRIBUTING.md says what a site has."
+        ) from error

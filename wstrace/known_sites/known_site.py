@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from wstrace.expr.expression import parse
+from wstrace.versions import Release, release_of
+from wstrace.vllm.limits import NUMBERS, Number
+from wstrace.vllm.quantities import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,36 +18,11 @@ if TYPE_CHECKING:
 Kind = Literal["arena", "persistent"]
 
 
-@dataclass(frozen=True)
-class Name:
-    """A number that formulas use, and where a person finds it.
-
-    `keys` are Hugging Face config keys, `divided_by` the group size that shards the value
-    (a per-rank number), `default` what vLLM's code takes when nobody sets it (a number, or an
-    expression over other names), `why` the reason that default is one.
-    """
-
-    name: str
-    meaning: str
-    flag: str = ""
-    env: str = ""
-    keys: tuple[str, ...] = ()
-    divided_by: str = ""
-    default: int | str | None = None
-    why: str = ""
-
-    def where(self) -> str:
-        """How to give this number, in one line."""
-        places = [self.flag, self.env and f"environment {self.env}"]
-        if self.keys:
-            per = f" / {self.divided_by}" if self.divided_by else ""
-            places.append(f"config.json {' or '.join(self.keys)}{per}")
-        places.append(f"--set {self.name}=N")
-        return "; ".join(place for place in places if place)
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A record of a data file: a field that it does not have is a mistake."""
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(Entry, frozen=True, kw_only=True):
     """A flag of vLLM and what it does to the site's worst case; `why` for one that does not."""
 
     flag: str
@@ -51,8 +30,7 @@ class Flag:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Cover:
+class Cover(Entry, frozen=True, kw_only=True):
     """A reservation that vLLM itself makes for the site, and in which versions.
 
     `covers` is one of full, partial, none; `counted` says whether KV sizing sees it.
@@ -65,9 +43,12 @@ class Cover:
     counted: bool = True
     gap: str = ""
 
+    def holds(self, release: Release) -> bool:
+        """Whether `release` lies in the versions that this is said of."""
+        return release.has(self.since) and not (self.until and release.has(self.until))
 
-@dataclass(frozen=True)
-class Variant:
+
+class Variant(Entry, frozen=True, kw_only=True):
     """The formula as it stands from version `since` up to, not including, `until`.
 
     `formula` gives the worst case in bytes over config names, `request` one call's bytes
@@ -82,13 +63,22 @@ class Variant:
     until: str = ""
     request: str = ""
     also: tuple[str, ...] = ()
-    drivers: dict[str, str] = field(default_factory=dict)
+    drivers: dict[str, str] = {}
     monotone: bool = True
     note: str = ""
 
 
-@dataclass(frozen=True)
-class KnownSite:
+class Condition(Entry, frozen=True, kw_only=True):
+    """Where a rule holds: `zero` is 0 or less there, an expression over config names.
+
+    `when` says it in words, as the end of "the rule holds only ...".
+    """
+
+    zero: str
+    when: str
+
+
+class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
     """One call site of the arena (or a persistent resource) with its worst case.
 
     Sites with the same file and function but another `choice` (which experts, which
@@ -98,13 +88,13 @@ class KnownSite:
     """
 
     id: str
-    family: str
     title: str
     files: tuple[str, ...]
     functions: tuple[str, ...]
-    variants: tuple[Variant, ...]
-    variant: Variant
+    variants: tuple[Variant, ...] = msgspec.field(name="variant")
     lever: Flag
+    family: str = ""
+    version: str | None = None
     not_levers: tuple[Flag, ...] = ()
     kind: Kind = "arena"
     choice: str = ""
@@ -112,12 +102,23 @@ class KnownSite:
     first_fixed: str = ""
     triage_class: str = "never_profiled"
     covers: tuple[Cover, ...] = ()
-    vocabulary: dict[str, Name] = field(default_factory=dict, repr=False)
+    valid_when: tuple[Condition, ...] = ()
+    own_names: dict[str, Number] = msgspec.field(name="names", default_factory=dict)
     notes: str = ""
     links: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     experts: tuple[str, ...] = ()
     found_by: str = ""
+
+    @cached_property
+    def variant(self) -> Variant:
+        """The formula of `version` (None: the newest), or the nearest one."""
+        return _choose(self.variants, self.version)
+
+    @cached_property
+    def vocabulary(self) -> dict[str, Number]:
+        """The numbers that a formula of this site may name: all rows, then its own."""
+        return NUMBERS | {name: _own(name, row) for name, row in self.own_names.items()}
 
     @property
     def formula(self) -> str:
@@ -145,41 +146,83 @@ class KnownSite:
         return self.variants[0].since
 
     @property
-    def names(self) -> tuple[Name, ...]:
+    def names(self) -> tuple[Number, ...]:
         """The names of the worst-case formula, with where to find each."""
         return tuple(self.vocabulary[name] for name in sorted(parse(self.formula).names))
 
+    @cached_property
+    def takes(self) -> frozenset[str]:
+        """Every number that the rule looks at: in formulas, conditions and defaults."""
+        variant = self.variant
+        texts = [variant.formula, variant.request or "0", *variant.also]
+        texts += [*variant.drivers.values(), *(c.zero for c in self.valid_when)]
+        found: set[str] = set()
+        waiting = {
+            name for text in texts for name in parse(text).names
+        } & self.vocabulary.keys()
+        while waiting:
+            row = self.vocabulary[name := waiting.pop()]
+            found.add(name)
+            behind = parse(str(row.default)).names if row.default is not None else frozenset()
+            waiting |= behind - found
+        return frozenset(found)
+
     def at(self, version: str | None) -> KnownSite:
         """The same site with the variant of `version`, or the nearest one."""
-        return replace(self, variant=_choose(self.variants, version))
+        return msgspec.structs.replace(self, version=version)
 
     def cover(self, version: str | None) -> Cover | None:
         """What vLLM of `version` itself reserves for this site; None where nothing is known."""
         release = release_of(version)
-        if release is None:
-            return self.covers[-1] if self.covers else None
-        return next((c for c in self.covers if _holds(c.since, c.until, release)), None)
+        return next((c for c in self.covers if c.holds(release)), None)
 
 
-def release_of(version: str | None) -> tuple[int, ...] | None:
-    """The release numbers of a version text, None where it names none.
+class Family(Entry, frozen=True, kw_only=True):
+    """One data file: sites of one subject, and the links that all of them have."""
 
-    A build from a branch calls itself 0.1.devN: that says nothing about its age.
-    """
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", (version or "").strip())
-    if not found or (found[1], found[2]) == ("0", "1"):
-        return None
-    return tuple(int(part or 0) for part in found.groups())
+    family: str
+    links: tuple[str, ...] = ()
+    valid_when: tuple[Condition, ...] = ()
+    site: tuple[KnownSite, ...]
+
+    def sites(self) -> tuple[KnownSite, ...]:
+        """The sites with what they share, every term of a formula written out."""
+        return tuple(
+            msgspec.structs.replace(
+                site,
+                family=self.family,
+                links=site.links or self.links,
+                variants=tuple(_expanded(variant) for variant in site.variants),
+                valid_when=tuple(map(_condition, site.valid_when or self.valid_when)),
+            )
+            for site in self.site
+        )
+
+
+def _expanded(variant: Variant) -> Variant:
+    return msgspec.structs.replace(
+        variant,
+        formula=expanded(variant.formula),
+        request=expanded(variant.request),
+        also=tuple(map(expanded, variant.also)),
+        drivers={name: expanded(limit) for name, limit in variant.drivers.items()},
+    )
+
+
+def _condition(condition: Condition) -> Condition:
+    return msgspec.structs.replace(condition, zero=expanded(condition.zero))
+
+
+def _own(name: str, row: Number) -> Number:
+    """A site's word on a number: its meaning there, and a default of its own if it has one."""
+    known = NUMBERS.get(name)
+    if known is None:
+        return msgspec.structs.replace(row, name=name)
+    default = {"default": row.default, "why": row.why} if row.default is not None else {}
+    return msgspec.structs.replace(known, meaning=row.meaning, **default)
 
 
 def _choose(variants: tuple[Variant, ...], version: str | None) -> Variant:
     release = release_of(version)
-    if release is None:
-        return variants[-1]
-    older = [v for v in variants if (release_of(v.since) or ()) <= release]
+    older = [v for v in variants if release.has(v.since)]
     return older[-1] if older else variants[0]
-
-
-def _holds(since: str, until: str, release: tuple[int, ...]) -> bool:
-    end = release_of(until)
-    return (release_of(since) or ()) <= release and (end is None or release < end)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from wstrace.errors import WstraceError
 from wstrace.findings.codes import REFUSED_ELSEWHERE
-from wstrace.known_sites.known import known_sites
+from wstrace.known_sites.known import known_names
 from wstrace.planning.earlier import Earlier, applied_config
 from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, p99, plan
-from wstrace.reserve.schema import LIMIT_NAMES, NotCovered
+from wstrace.reserve.schema import NotCovered
 from wstrace.runs.accounting import window_of
 from wstrace.runs.run import Run, RunSite
 from wstrace.runs.worker import Worker
@@ -81,7 +81,7 @@ def behind_the_end(run: Run) -> list[NotCovered]:
 def _complete(ranks: Sequence[Worker], limits: Mapping[str, int]) -> dict[str, int]:
     """Give the ranks the numbers that their config lacks, before any bound is made."""
     recorded = set().union(*(worker.limits.keys() for worker in ranks))
-    known = LIMIT_NAMES.union(*(site.vocabulary for site in known_sites()))
+    known = known_names()
     given = {n: v for n, v in limits.items() if n not in recorded and n in known}
     for worker in ranks:
         worker.limits.update(given)

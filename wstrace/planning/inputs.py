@@ -8,8 +8,8 @@ from typing import Final
 
 from wstrace.bounds.bound import Bound
 from wstrace.errors import WstraceError
-from wstrace.reserve.schema import LAYOUT_NAMES, LIMIT_NAMES
 from wstrace.trace.records import Limit, Memory, Slot
+from wstrace.vllm.limits import LAYOUT_NAMES, LIMIT_NAMES
 
 _MOST: Final = 1 << 40
 

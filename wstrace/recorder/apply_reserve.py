@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from wstrace.errors import WstraceError
-from wstrace.recorder.state import arenas
 from wstrace.recorder.state.kv_memory import free_memory, window_now
 from wstrace.recorder.state.process import Live
-from wstrace.recorder.vllm_state.config_limits import read_limits
+from wstrace.recorder.vllm_state import workspace
+from wstrace.recorder.vllm_state.config_limits import limits_now
 from wstrace.trace.records import Growth, ReserveEvent
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ def apply_reserve(live: Live) -> None:
     path = live.settings.reserve
     if path is None or live.manager is None:
         return
-    limits = read_limits(live.worker.vllm_config)
+    limits = limits_now(live.worker)
     mark = (live.arenas.manager_id, sorted((k, str(v)) for k, v in limits.items()))
     if mark == live.reserve_mark:
         return
@@ -139,7 +137,7 @@ def _fill(live: Live, path: str, wanted: Sequence[SlotBytes], config: str) -> No
     live.arenas.changes(manager)
     for index, slot in enumerate(slots):
         if by_slot.get(slot, 0) > before[index]:
-            with _acting_as(manager, index):
+            with workspace.acting_as(manager, index):
                 live.original_ensure(manager, by_slot[slot])
             _write_growths(live, manager)
     _, sizes = live.arenas.sizes(manager)
@@ -162,7 +160,7 @@ def _write_growths(live: Live, manager: Any) -> None:
     for index, before, after in live.arenas.changes(manager):
         live.write(
             Growth(
-                slot=arenas.slot_at(manager, index),
+                slot=workspace.slot_at(manager, index),
                 before=before.bytes,
                 after=after.bytes,
                 phase=live.phases.current,
@@ -173,23 +171,3 @@ def _write_growths(live: Live, manager: Any) -> None:
                 manager=live.arenas.manager_id,
             )
         )
-
-
-@contextmanager
-def _acting_as(manager: Any, index: int) -> Iterator[None]:
-    """Make this thread stand in slot `index`, as a ubatch thread under a lane would."""
-    module = sys.modules[type(manager).__module__]
-    slot = arenas.slot_at(manager, index)
-    ubatching = sys.modules["vllm.v1.worker.ubatching"]
-    lane = getattr(module, "_workspace_lane", None)
-    token = lane.set(slot.lane) if lane is not None else None
-    contexts, thread = ubatching._THREAD_ID_TO_CONTEXT, threading.get_ident()
-    if slot.ubatch:
-        contexts[thread] = slot.ubatch
-    try:
-        yield
-    finally:
-        if slot.ubatch:
-            contexts.pop(thread, None)
-        if lane is not None:
-            lane.reset(token)

@@ -12,7 +12,6 @@ from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.reserve.schema import (
     KIND,
-    LIMIT_NAMES,
     MAX_BYTES,
     VERSION,
     ReserveConfig,
@@ -20,6 +19,7 @@ from wstrace.reserve.schema import (
     layout,
     model_digest,
 )
+from wstrace.vllm.limits import LIMIT_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from wstrace.trace.records import Limit, Slot
+from wstrace.vllm.limits import LAYOUT_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,65 +19,6 @@ MAX_BYTES: Final = 1 << 50
 
 Grade = Literal["proved", "fitted", "observed"]
 Cover = Literal["bound", "observed", "p99", "given"]
-
-LAYOUT_NAMES: Final[tuple[str, ...]] = (
-    "num_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_kv_heads",
-    "head_size",
-    "dtype",
-    "cache_dtype",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "decode_context_parallel_size",
-    "prefill_context_parallel_size",
-    "expert_parallel_size",
-    "enable_expert_parallel",
-    "all2all_backend",
-    "num_experts",
-    "top_k",
-    "moe_intermediate_size",
-    "intermediate_size",
-    "kv_lora_rank",
-    "qk_rope_head_dim",
-    "qk_nope_head_dim",
-    "v_head_dim",
-    "index_head_dim",
-    "index_n_heads",
-    "index_topk",
-    "cp_kv_cache_interleave_size",
-)
-LIVE_NAMES: Final[tuple[str, ...]] = (
-    "max_model_len",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "block_size",
-    "data_parallel_size",
-    "num_speculative_tokens",
-    "max_cudagraph_capture_size",
-    "cudagraph_capture_sizes",
-    "cudagraph_mode",
-    "enforce_eager",
-    "enable_chunked_prefill",
-    "enable_prefix_caching",
-    "async_scheduling",
-    "enable_dbo",
-    "tq_max_kv_splits",
-    "dtype_size",
-    "sliding_window",
-    "num_sms",
-    "sparse_mla_prefill_workspace_factor",
-    "kv_cache_memory_bytes",
-    "num_gpu_blocks_override",
-    "flashinfer_workspace_bytes",
-    "sparse_indexer_max_logits_mb",
-    "reorder_batch_threshold",
-    "parallel_drafting",
-    "num_redundant_experts",
-    "fused_moe_chunk_size",
-)
-LIMIT_NAMES: Final[frozenset[str]] = frozenset(LAYOUT_NAMES + LIVE_NAMES)
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

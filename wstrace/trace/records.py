@@ -210,6 +210,8 @@ class Request(Record, tag="request", kw_only=True, gc=False):
     """One novel get_simultaneous call (new site, bytes, slot, phase or maximum).
 
     A request for scratch; what the scheduler calls a request is a ScheduledRequest.
+    `classes` are the classes of the objects that shape it, each with its bases: `caller`, and
+    of a fused MoE layer `fused_experts` and `prepare_finalize`.
     """
 
     site: int
@@ -231,6 +233,7 @@ class Request(Record, tag="request", kw_only=True, gc=False):
     provenance: Provenance | None = None
     thread: int = 0
     manager: int = 0
+    classes: dict[str, list[str]] = {}
 
 
 class Growth(Record, tag="growth", kw_only=True, gc=False):

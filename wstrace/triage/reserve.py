@@ -9,7 +9,7 @@ from wstrace.errors import WstraceError
 from wstrace.expr.expression import parse
 from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.reserve import config as reserve
-from wstrace.reserve.schema import LIMIT_NAMES
+from wstrace.vllm.limits import LIMIT_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+Phase = Literal[
+    "load", "profile", "graph-estimate", "kv-init", "warmup", "capture", "sleep", "shutdown"
+]
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,8 @@ class Known:
 
     `parameters` are the names that the hook relies on, from the first on: the rest is passed
     through, except where `exact` is set. `since` is the first vLLM that has it, "" for all.
+    `phase` is the phase that a worker is in while it runs. `reserve`: a reserve is applied at
+    its start, `again` only where nothing has applied one to this manager.
     """
 
     owner: str
@@ -26,6 +32,8 @@ class Known:
     parameters: tuple[str, ...] = ("self",)
     exact: bool = False
     since: str = ""
+    phase: Phase | None = None
+    reserve: Literal["", "first", "again"] = ""
 
     def misfit(self, original: Any) -> str:
         """Why this method cannot be wrapped; empty when it can."""
@@ -66,6 +74,10 @@ def _manager(name: str, why: str, *parameters: str, **more: Any) -> Known:
     return Known("WorkspaceManager", name, why, exact, exact=True, **more)
 
 
+def _phase(owner: str, name: str, phase: Phase, **more: Any) -> Known:
+    return Known(owner, name, f"phase {phase}", phase=phase, **more)
+
+
 MANAGER: Final = (
     Known("WorkspaceManager", "__init__", "a new manager: slots, device"),
     _manager("_ensure_workspace_size", "requests, growth, escapes", "required_bytes"),
@@ -84,24 +96,42 @@ MODULE: Final = (
     Known("workspace", "reset_workspace_manager", "the manager is dropped", (), exact=True),
 )
 WORKER: Final = (
-    Known("Worker", "load_model", "phase load"),
+    _phase("Worker", "load_model", "load"),
     Known("Worker", "determine_available_memory", "KV sizing"),
     Known(
         "Worker", "initialize_from_config", "KV blocks", parameters=("self", "kv_cache_config")
     ),
-    Known("Worker", "compile_or_warm_up_model", "phase warmup, serving"),
+    Known(
+        "Worker",
+        "compile_or_warm_up_model",
+        "phase warmup, serving",
+        phase="warmup",
+        reserve="again",
+    ),
     Known("Worker", "execute_model", "steps", parameters=("self", "scheduler_output")),
     Known("Worker", "sample_tokens", "drafts and V2 sampling belong to the step"),
     Known("Worker", "execute_dummy_batch", "idle steps of data parallel"),
-    Known("Worker", "sleep", "phase sleep"),
+    _phase("Worker", "sleep", "sleep"),
     Known("Worker", "wake_up", "end of phase sleep"),
-    Known("Worker", "shutdown", "phase shutdown"),
+    _phase("Worker", "shutdown", "shutdown"),
 )
 RUNNER: Final = (
-    Known("GPUModelRunner", "profile_run", "phase profile; a reserve is applied"),
-    Known("GPUModelRunner", "profile_cudagraph_memory", "phase graph-estimate", since="0.18"),
-    Known("GPUModelRunner", "initialize_kv_cache", "phase kv-init"),
-    Known("GPUModelRunner", "capture_model", "phase capture"),
+    Known(
+        "GPUModelRunner",
+        "profile_run",
+        "phase profile; a reserve is applied",
+        phase="profile",
+        reserve="first",
+    ),
+    Known(
+        "GPUModelRunner",
+        "profile_cudagraph_memory",
+        "phase graph-estimate",
+        since="0.18",
+        phase="graph-estimate",
+    ),
+    _phase("GPUModelRunner", "initialize_kv_cache", "kv-init"),
+    _phase("GPUModelRunner", "capture_model", "capture"),
     Known("GPUModelRunner", "_dummy_run", "dummy steps"),
 )
 GRAPH: Final = (
@@ -119,3 +149,8 @@ SCRATCH: Final = Known(
 )
 DOOR: Final = Known("WorkerWrapperBase", "init_device", "the door: finds all others")
 HOOKS: Final = (DOOR, *MANAGER, VIEWS, *MODULE, *WORKER, *RUNNER, *GRAPH, SCRATCH)
+PHASES: Final[dict[str, Phase]] = {k.name: k.phase for k in HOOKS if k.phase is not None}
+"""The phase that a worker is in while a method runs."""
+RESERVE_AT: Final = {k.name: k.reserve for k in HOOKS if k.reserve}
+"""Where a reserve is applied: profile_run, the one place that every release counts in KV
+sizing, and where that never comes (V2 with a fixed KV size) the warm-up."""

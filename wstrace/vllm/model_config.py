@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import json
 import stat
+from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from wstrace.errors import WstraceError
-from wstrace.known_sites.known import known_sites, shared_names
 from wstrace.units import human
+from wstrace.vllm.limits import NUMBERS, TP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from wstrace.known_sites.known import Name
+    Getter = Callable[[str], int | None]
+    Limit = int | str | bool | list[int] | None
 
 _LANGUAGE: Final = (
     "text_config",
@@ -28,43 +31,86 @@ _LANGUAGE: Final = (
     "thinker_config",
     "language_model_config",
 )
-_KV_HEADS: Final = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
 _MOST_BYTES: Final = 16 << 20
-_OWN_RULE: Final = frozenset(
-    ("num_kv_heads", "head_size", "compress_ratio", "max_image_tokens", "moe_intermediate_size")
-)
+_OWN_RULE: Final = ("num_kv_heads", "head_size", "compress_ratio", "moe_intermediate_size")
 
 
 def read_model_config(path: Path, values: Mapping[str, int]) -> dict[str, int]:
     """The names that the config.json at `path` gives, for one rank.
 
-    `values` holds what the person set; tensor_parallel_size, data_parallel_size and
-    expert_parallel_size among it count. Raises `WstraceError` where the file cannot be read,
-    is no plain file, has more than 16 MiB, is no JSON object, or where the ranks cannot share
-    a number of it that `values` lacks.
+    `values` holds what the person set; the sizes of the parallel groups among it count.
+    Raises `WstraceError` where the file cannot be read, is no plain file, has more than
+    16 MiB, is no JSON object, or where the ranks cannot share a number of it that `values`
+    lacks.
     """
     return names_of(_load(path), values)
 
 
 def names_of(config: Mapping[str, Any], values: Mapping[str, int]) -> dict[str, int]:
     """The names that a loaded config gives; see `read_model_config`."""
-    text = _language_model(config)
-    tp = values.get("tensor_parallel_size", 1)
-    found: dict[str, int | None] = {}
-    for name in _vocabulary():
-        value = None if name.name in _OWN_RULE else _first(text, name.keys)
-        if value is not None:
-            found[name.name] = (
-                _share(name.name, value, tp, values) if name.divided_by else value
-            )
-    found |= {
-        "num_kv_heads": _kv_heads(text, tp, values),
-        "head_size": _head_size(text),
-        "compress_ratio": _compress_ratio(text),
-        "max_image_tokens": _image_tokens(text),
-        "moe_intermediate_size": _expert_width(text, tp, values),
+    get = partial(_at, _language_model(config))
+    found = plain_numbers(get) | {
+        name: value if value is None else _share(name, value, tp_of(values), values)
+        for name, value in sharded_numbers(get).items()
     }
+    found |= {
+        "num_kv_heads": _kv_heads(get, tp_of(values), values),
+        "head_size": _head_size(get),
+        "compress_ratio": _compress_ratio(_language_model(config)),
+        "moe_intermediate_size": _expert_width(get, values),
+    }
+    if not get("vision_n_layers"):
+        found["max_image_tokens"] = None
     return {name: value for name, value in found.items() if value is not None}
+
+
+def plain_numbers(get: Getter) -> dict[str, int | None]:
+    """The numbers that every rank has whole, by name; None where the config lacks one."""
+    plain = (n for n in NUMBERS.values() if n.keys and not n.shared_by)
+    return {n.name: first(get, n.keys) for n in plain if n.name not in _OWN_RULE}
+
+
+def sharded_numbers(get: Getter) -> dict[str, int | None]:
+    """The numbers that TP ranks share, before they are shared."""
+    shared = (n for n in NUMBERS.values() if n.shared_by == (TP,))
+    return {n.name: first(get, n.keys) for n in shared if n.name not in _OWN_RULE}
+
+
+def first(get: Getter, keys: tuple[str, ...]) -> int | None:
+    """The number under the first of `keys` that has one."""
+    return next((value for value in map(get, keys) if value is not None), None)
+
+
+def expert_width(get: Getter) -> int | None:
+    """One whole expert's width: its own key, or the layer's where the model has experts."""
+    own, layers = NUMBERS["moe_intermediate_size"].keys
+    width = get(own)
+    has_experts = first(get, NUMBERS["num_experts"].keys) is not None
+    return get(layers) if width is None and has_experts else width
+
+
+def expert_ranks(values: Mapping[str, Limit]) -> int:
+    """The ranks of one MoE layer: TP * DP * PCP, which share its experts or their width.
+
+    Checked in vLLM 0.13.0 to 0.33.0: FusedMoEParallelConfig.make flattens the three groups
+    (flatten_tp_across_dp_and_pcp) and makes the product the EP size where expert parallelism
+    is on, else the TP size of every expert.
+    """
+    sizes = (values.get(name) for name in NUMBERS["moe_intermediate_size"].shared_by)
+    return prod(size for size in sizes if isinstance(size, int))
+
+
+def expert_parallel_size(values: Mapping[str, Limit]) -> int:
+    """The ranks that hold whole experts, 1 where every rank has a part of each."""
+    told = values.get("expert_parallel_size")
+    if isinstance(told, int):
+        return told
+    return expert_ranks(values) if values.get("enable_expert_parallel") else 1
+
+
+def tp_of(values: Mapping[str, int]) -> int:
+    """The size of the tensor-parallel group, 1 where nobody said."""
+    return values.get(TP, 1)
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -114,19 +160,6 @@ def _language_model(config: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _vocabulary() -> Iterator[Name]:
-    seen: set[str] = set()
-    for vocabulary in (shared_names(), *(site.vocabulary for site in known_sites())):
-        for name in vocabulary.values():
-            if name.keys and name.name not in seen:
-                seen.add(name.name)
-                yield name
-
-
-def _first(config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
-    return next((v for v in (_at(config, key) for key in keys) if v is not None), None)
-
-
 def _at(config: Mapping[str, Any], key: str) -> int | None:
     node: Any = config
     for part in key.split("."):
@@ -146,12 +179,12 @@ def _share(name: str, value: int, ranks: int, values: Mapping[str, int]) -> int 
     )
 
 
-def _kv_heads(text: Mapping[str, Any], tp: int, values: Mapping[str, int]) -> int | None:
+def _kv_heads(get: Getter, tp: int, values: Mapping[str, int]) -> int | None:
     """MLA has one latent head; a model with fewer KV heads than ranks repeats each of them
     on as many ranks, so the ranks must then be a multiple of the heads."""
-    if _at(text, "kv_lora_rank"):
+    if get("kv_lora_rank"):
         return 1
-    total = _first(text, (*_KV_HEADS, "num_attention_heads"))
+    total = first(get, (*NUMBERS["num_kv_heads"].keys, "num_attention_heads"))
     if total is None:
         return None
     if tp > total and tp % total == 0:
@@ -164,13 +197,12 @@ def _kv_heads(text: Mapping[str, Any], tp: int, values: Mapping[str, int]) -> in
     )
 
 
-def _head_size(text: Mapping[str, Any]) -> int | None:
-    rank = _at(text, "kv_lora_rank")
+def _head_size(get: Getter) -> int | None:
+    rank = get("kv_lora_rank")
     if rank is not None:
-        return rank + (_at(text, "qk_rope_head_dim") or 0)
-    stated = _at(text, "head_dim")
-    width, heads = _at(text, "hidden_size"), _at(text, "num_attention_heads")
-    return stated or (width // heads if width and heads else None)
+        return rank + (get("qk_rope_head_dim") or 0)
+    width, heads = get("hidden_size"), get("num_attention_heads")
+    return get("head_dim") or (width // heads if width and heads else None)
 
 
 def _compress_ratio(text: Mapping[str, Any]) -> int | None:
@@ -186,20 +218,8 @@ def _compress_ratio(text: Mapping[str, Any]) -> int | None:
     return min(compressed, default=None)
 
 
-def _image_tokens(text: Mapping[str, Any]) -> int | None:
-    return _at(text, "vision_max_n_token") if _at(text, "vision_n_layers") else None
-
-
-def _expert_width(text: Mapping[str, Any], tp: int, values: Mapping[str, int]) -> int | None:
-    """One expert's width: its own key, or the layer's where the model has experts.
-
-    Expert parallelism keeps an expert whole; without it TP and DP ranks share its width.
-    """
-    keys = ["moe_intermediate_size"]
-    if _first(text, shared_names()["num_experts"].keys):
-        keys.append("intermediate_size")
-    width = _first(text, tuple(keys))
-    if width is None or values.get("expert_parallel_size", 1) > 1:
+def _expert_width(get: Getter, values: Mapping[str, int]) -> int | None:
+    width = expert_width(get)
+    if width is None or expert_parallel_size(values) > 1:
         return width
-    ranks = tp * values.get("data_parallel_size", 1)
-    return _share("moe_intermediate_size", width, ranks, values)
+    return _share("moe_intermediate_size", width, expert_ranks(values), values)

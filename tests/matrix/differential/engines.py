@@ -89,7 +89,6 @@ def draw_engine(random: Random, *, prefill_context: bool = True) -> Engine:
         "dtype_size": 2,
         "num_layers": 32,
         "sparse_mla_prefill_workspace_factor": 5,
-        "mla_prefill_head_padding": 64,
     }
     if drafts:
         numbers["num_speculative_tokens"] = drafts

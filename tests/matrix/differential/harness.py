@@ -15,8 +15,8 @@ from tests.matrix.differential.scenes import scenes
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.by_rule import by_rule
 from wstrace.bounds.evidence import Site
-from wstrace.reserve.schema import LIMIT_NAMES
 from wstrace.trace.records import Limit, Request, Slot, Step
+from wstrace.vllm.limits import LIMIT_NAMES
 
 ALLOWED = 1.25
 """A proved bound up to this many times the truth is called close."""
@@ -126,7 +126,9 @@ def _bound(
     """The bound of a trace that saw these requests; why there is none of grade proved."""
     told: dict[str, Limit] = {n: v for n, v in engine.numbers.items() if n in LIMIT_NAMES}
     told |= {n: v for n, v in engine.words.items() if n in LIMIT_NAMES}
-    asks = tuple(_ask(index, state, size) for index, (state, size) in enumerate(seen))
+    asks = tuple(
+        _request(scene, index, state, size) for index, (state, size) in enumerate(seen)
+    )
     limits = {**told, **scene.numbers(engine)}
     found = by_rule(Site(scene.file, scene.function, asks, limits, release.version))
     if isinstance(found, Bound):
@@ -134,11 +136,12 @@ def _bound(
     return found.why or "no rule"
 
 
-def _ask(index: int, state: State, size: int) -> Request:
+def _request(scene: Scene, index: int, state: State, size: int) -> Request:
     step = Step(
         index=index, total_tokens=state.tokens, num_reqs=len(state.requests),
         requests=list(state.requests),
     )  # fmt: skip
     return Request(
-        site=1, slot=Slot(), bytes=size, arena=size, phase="serving", locked=True, step=step
-    )
+        site=1, slot=Slot(), bytes=size, arena=size, phase="serving", locked=True, step=step,
+        classes={"fused_experts": [scene.experts]} if scene.experts else {},
+    )  # fmt: skip

@@ -32,6 +32,8 @@ def expert_scenes(release: Release) -> Iterator[Scene]:
             KERNEL,
             "FusedMoEKernelModularImpl._allocate_buffers",
             partial(_allocate, marlin, "MarlinExperts", padded=True),
+            partial(_kept_widths, release),
+            "MarlinExperts",
         )
     for rule in (
         "moe.triton",
@@ -49,6 +51,7 @@ def expert_scenes(release: Release) -> Iterator[Scene]:
                     "FusedMoEKernelModularImpl._allocate_buffers",
                     partial(_allocate, file, name),
                     _dispatched if "Batched" in name else lambda _: {},
+                    name,
                 )
 
 
@@ -76,6 +79,15 @@ def _dispatched(engine: Engine) -> dict[str, int]:
     """DeepEP low latency: a rank dispatches up to its budget (FusedMoEConfig)."""
     ranks = engine["data_parallel_size"] * engine["tensor_parallel_size"]
     return {"moe_max_num_tokens": engine["max_num_batched_tokens"], "num_dispatchers": ranks}
+
+
+def _kept_widths(release: Release, engine: Engine) -> dict[str, int]:
+    """FusedMoEConfig's widths once MXFP4 weights are padded for Marlin."""
+    module = f"{MOE}/oracle/mxfp4.py"
+    marlin = release.get(module, "Mxfp4MoeBackend").MARLIN
+    widths = engine["hidden_size"], engine["moe_intermediate_size"]
+    hidden, width = release.get(module, ROUND_UP)(marlin, *widths)
+    return {"moe_hidden_dim": hidden, "moe_intermediate_dim": width}
 
 
 def local_rows(release: Release, engine: Engine, state: State) -> int:
@@ -181,15 +193,13 @@ def _allocate(
     total = engine["num_experts"]
     hidden, width = engine["hidden_size"], engine["moe_intermediate_size"]
     if padded:
-        module = f"{MOE}/oracle/mxfp4.py"
-        marlin = release.get(module, "Mxfp4MoeBackend").MARLIN
-        hidden, width = release.get(module, ROUND_UP)(marlin, hidden, width)
+        hidden, width = _kept_widths(release, engine).values()
     given = {
         "out_dtype": BF16,
         "device": "meta",
         "M_chunk": rows,
         "M_full": rows,
-        "N": 2 * width,
+        "N": width if name == "MarlinExperts" else 2 * width,
         "K": hidden,
         "top_k": engine["top_k"],
         "global_num_experts": total,

@@ -18,13 +18,15 @@ Play = Callable[[Release, Engine, State], tuple[Spec, ...] | None]
 @dataclass(frozen=True)
 class Scene:
     """A call site in one release. `play` gives a request's specs, None where this engine or
-    step does not come there. `numbers` are the layer's own, told by a person with --set."""
+    step does not come there. `numbers` are the layer's own, as the recorder reads them or a
+    person tells them with --set; `experts` is the class that asks in a fused MoE layer."""
 
     name: str
     file: str
     function: str
     play: Play
     numbers: Callable[[Engine], dict[str, int]] = lambda _: {}
+    experts: str = ""
 
 
 def has(release: Release, file: str, name: str) -> bool:

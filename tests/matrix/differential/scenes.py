@@ -85,9 +85,10 @@ def _continuation(
 
 
 def _decode(file: str, function: str, release: Release, engine: Engine, state: State) -> Any:
-    """TurboQuant and UltraQuant: a step of decodes, one row a token."""
+    """TurboQuant and UltraQuant: a step of decodes, one row a request. A step that verifies
+    drafts is a prefill to them (supports_spec_as_decode=False, is_prefill)."""
     rows = _decode_rows(state, engine)
-    if rows is None:
+    if rows is None or any(request.scheduled > 1 for request in state.requests):
         return None
     heads, size = engine["num_attention_heads"], engine["head_size"]
     run = _method(
@@ -350,10 +351,6 @@ def _dcp_verify(release: Release, engine: Engine, state: State) -> Any:
     return specs_of(lambda: run(q, verify, None, None, BF16))
 
 
-def _told_padding(engine: Engine) -> dict[str, int]:
-    return {"mla_prefill_head_padding": engine["mla_prefill_head_padding"]}
-
-
 _ATTENTION = (
     *(
         Scene(
@@ -415,7 +412,6 @@ _ATTENTION = (
         f"{BACKENDS}/mla/flashmla_sparse.py",
         "FlashMLASparseImpl.__init__",
         _flashmla_sparse,
-        _told_padding,
     ),
     Scene(
         "octave",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from wstrace.expr.expression import parse
 from wstrace.expr.maximum import maximise
 from wstrace.known_sites import known
 from wstrace.known_sites.known import KnownSite, known_sites, match, require
+from wstrace.versions import numbers_of
 from wstrace.vllm.roles import ROLES
 
 SITES = known_sites()
@@ -52,7 +55,7 @@ def test_a_site_says_what_it_is_and_what_moves_it(site: KnownSite) -> None:
 
 @every_site
 def test_variants_stand_in_order_of_version(site: KnownSite) -> None:
-    starts = [known.release_of(variant.since) for variant in site.variants]
+    starts = [numbers_of(variant.since) for variant in site.variants]
     assert None not in starts
     assert starts == sorted(set(starts), key=lambda s: s or ())
 
@@ -183,7 +186,10 @@ def test_defaults_of_vllm_are_taken_and_said() -> None:
         {"max_num_seqs": 1, "num_attention_heads": 24, "head_size": 256},
     )
     assert worst.bytes == 802_048
-    assert worst.assumed == ("tq_max_kv_splits = 32 (vLLM's default)",)
+    assert worst.assumed == (
+        "mixed_graph_tokens = 0 (no full graph of a mixed step)",
+        "tq_max_kv_splits = 32 (vLLM's default)",
+    )
 
 
 @pytest.mark.parametrize(("length", "factor"), [(262_144, 5), (262_145, 2), (1 << 20, 2)])
@@ -215,3 +221,19 @@ def test_an_unknown_id_names_the_nearest() -> None:
     with pytest.raises(WstraceError) as error:
         require("turboquant.continuation")
     assert "turboquant.continuation_prefill" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (("title =", "titel ="), r"moe.toml: Object contains unknown field `titel`"),
+        (('since = "0.13.0"', "since = 13"), r"moe.toml: Expected `str`, got `int` - at `\$"),
+        (("[[site]]", "[[site"), r"moe.toml: "),
+    ],
+)
+def test_a_mistake_in_a_data_file_names_the_file_and_the_field(
+    edit: tuple[str, str], told: str
+) -> None:
+    text = (files("wstrace.known_sites") / "moe.toml").read_text("utf-8")
+    with pytest.raises(WstraceError, match=told):
+        known._read("moe.toml", text.replace(*edit, 1).encode())

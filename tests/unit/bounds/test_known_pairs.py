@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wstrace.bounds.by_rule import rule_bound
+from wstrace.bounds.by_rule import rule_bound, with_defaults
 from wstrace.expr.expression import parse
 from wstrace.known_sites.known import known_sites, require
 
@@ -20,7 +20,7 @@ def _bytes(pair: dict[str, Any]) -> int | None:
     site = require(pair["site"]).at(pair.get("version"))
     if pair["form"] == "worst":
         return rule_bound(site, pair["numbers"]).bytes
-    return parse(site.request_formula).evaluate(pair["numbers"])
+    return parse(site.request_formula).evaluate(with_defaults(site, pair["numbers"]))
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda p: f"{p['case']}-{p['side']}-{p['printed']}")

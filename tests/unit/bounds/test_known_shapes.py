@@ -221,7 +221,6 @@ ROWS = [
             **MLA,
             "max_model_len": 300_000,
             "max_num_batched_tokens": 1000,
-            "mla_prefill_head_padding": 64,
         },
         [
             ((1000, 12, 576), 2),
@@ -234,8 +233,8 @@ ROWS = [
     Row(
         "mla.flashmla_sparse_bf16",
         "0.33.0",
-        {**MLA, "max_num_batched_tokens": 1000, "mla_prefill_head_padding": 128},
-        [((1000, 128, 576), 2)],
+        {**MLA, "max_num_batched_tokens": 1000},
+        [((1000, 64, 576), 2)],
     ),
     Row(
         "indexer.sparse_attn",

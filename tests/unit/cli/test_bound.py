@@ -55,7 +55,8 @@ def as_json(bound: Run, *argv: str) -> dict[str, Any]:
 
 def test_json_of_a_known_site_is_the_contract(bound: Run) -> None:
     answer = as_json(bound, "turboquant.continuation_prefill", *settings(*H100))
-    assert list(answer) == ["version", "bytes", "formula", "grade", "needs", "lever"]
+    first = ["version", "bytes", "formula", "grade", "needs", "lever"]
+    assert list(answer)[:6] == first
     assert (answer["version"], answer["bytes"], answer["grade"]) == (1, 67_108_864, "proved")
     assert answer["needs"] == []
     assert answer["lever"]["flag"] == "--max-model-len"
@@ -71,6 +72,11 @@ def test_json_of_an_expression_has_no_grade(bound: Run) -> None:
         "grade": None,
         "needs": [],
         "lever": None,
+        "confirmed": False,
+        "assumed": [],
+        "holds_for": None,
+        "holds_only": [],
+        "taken_for": None,
     }
 
 
@@ -85,13 +91,13 @@ def test_text_says_where_a_missing_number_stands(bound: Run) -> None:
     done = bound("turboquant.continuation_prefill", *settings(*H100[:1]))
     assert done.code == 0
     assert "needs block_size, head_size, num_kv_heads" in done.out
-    assert "config.json num_key_value_heads / tensor_parallel_size" in done.out
+    assert "config.json num_key_value_heads or num_kv_heads" in done.out
     assert "--set num_kv_heads=N" in done.out
 
 
 def test_text_gives_the_bytes_and_what_moves_them(bound: Run) -> None:
     done = bound("turboquant.continuation_prefill", *settings(*H100))
-    assert "67,108,864 bytes (64.00 MiB), proved" in done.out
+    assert "67,108,864 bytes (64.00 MiB), rule, not confirmed by a trace" in done.out
     assert "--max-model-len" in done.out
     assert "\x1b" not in done.out
 
@@ -192,3 +198,41 @@ def test_the_real_program_ends_with_the_same_code() -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["moe.triton", *settings("prefill_context_parallel_size=2")], "holds only without"),
+        (
+            ["turboquant.continuation_prefill", *settings("decode-context-parallel-size=2")],
+            "does not take decode_context_parallel_size",
+        ),
+    ],
+)
+def test_a_number_that_the_rule_would_ignore_is_refused(
+    bound: Run, argv: list[str], told: str
+) -> None:
+    done = bound(*argv)
+    assert done.code == 2
+    assert told in done.err
+    assert len(done.err.splitlines()) == 2
+
+
+def test_what_is_known_to_move_nothing_may_be_given(bound: Run) -> None:
+    numbers = settings(*H100, "max_num_seqs=16")
+    assert as_json(bound, "turboquant.continuation_prefill", *numbers)["bytes"] == 67_108_864
+
+
+def test_an_answer_names_what_it_assumes_and_where_it_holds(bound: Run) -> None:
+    model = ("hidden_size=7168", "moe_intermediate_size=2048", "top_k=8")
+    argv = settings("max_num_batched_tokens=8192", *model)
+    answer = as_json(bound, "moe.triton", *argv, "--vllm", "0.1.dev12345+gabc")
+    assert not answer["confirmed"]
+    assert "data_parallel_size = 1 (vLLM's default)" in answer["assumed"]
+    assert "moe_hidden_dim = 7168 (no padding)" in answer["assumed"]
+    assert answer["holds_only"][0].startswith("without prefill context parallelism")
+    assert answer["taken_for"].endswith("taken for newer than 0.33.0")
+    text = bound("moe.triton", *argv).out
+    assert "rule, not confirmed by a trace" in text
+    assert "holds only\twithout prefill context parallelism" in text

@@ -156,7 +156,7 @@ def process(
     ranks: Ranks | None = None,
     world: Ranks | None = None,
     limits: dict[str, Limit] | None = None,
-    vllm: str = "0.32.0",
+    vllm: str | None = "0.32.0",
     runner: str = "vllm.v1.worker.gpu_model_runner.GPUModelRunner",
 ) -> ProcessTrace:
     """One worker's file: header, worker, both sites, then `records`."""

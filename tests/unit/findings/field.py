@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-from wstrace.recorder.state.kv_memory import MemoryState, version_pair
+from wstrace.recorder.state.kv_memory import MemoryState
 from wstrace.runs.run import Run, analyse
 from wstrace.trace.reader import ProcessTrace, Trace
 from wstrace.trace.records import (
@@ -35,6 +35,7 @@ from wstrace.trace.records import (
     Step,
     WorkerInit,
 )
+from wstrace.versions import release_of
 
 DATA: Final = Path(__file__).parents[2] / "data" / "field"
 FILE: Final = "vllm/v1/attention/backends/turboquant_attn.py"
@@ -228,7 +229,7 @@ def convert(run: str, events: int | None = None) -> Run:
     """The analysed trace of a run; `events` cuts it after so many events."""
     version, runner, limits = RUNS[run]
     lines = (DATA / f"{run}.jsonl").read_text().splitlines()[:events]
-    memory = MemoryState(vllm=version_pair(version))
+    memory = MemoryState(vllm=release_of(version))
     ranks = Ranks(dp=0, tp=0, pp=0, rank=0)
     records: list[Record] = [
         WorkerInit(

@@ -204,4 +204,6 @@ def test_without_vllm_there_is_one_line_about_it(
 def test_a_source_tree_on_the_path_is_a_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkup, "package_version", lambda *names: None)
     monkeypatch.setattr(checkup, "find_spec", lambda name: object())
-    assert checkup._vllm().state == "ok"
+    found = checkup._vllm()
+    assert found.state == "warn"
+    assert found.detail.endswith("taken for newer than 0.33.0")

@@ -12,6 +12,7 @@ import pytest
 from wstrace.recorder.hooks import growth
 from wstrace.recorder.settings import GrowthPolicy, Settings
 from wstrace.recorder.state.process import Live
+from wstrace.recorder.vllm_state import workspace
 from wstrace.trace.records import Slot
 
 
@@ -149,6 +150,6 @@ def test_which_rule_of_growth_applies_is_read_from_the_method() -> None:
     def own(self: Any, required_bytes: int) -> Any:
         return self._current_workspaces[required_bytes]
 
-    assert growth.resizes_all_ubatches(every)
-    assert not growth.resizes_all_ubatches(own)
-    assert not growth.resizes_all_ubatches(None)
+    assert workspace.resizes_all_ubatches(every)
+    assert not workspace.resizes_all_ubatches(own)
+    assert not workspace.resizes_all_ubatches(None)

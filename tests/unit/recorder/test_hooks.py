@@ -20,6 +20,7 @@ from wstrace.recorder.install import (
 from wstrace.recorder.settings import Settings
 from wstrace.runs.run import load_run
 from wstrace.trace.records import Hook
+from wstrace.versions import release_of
 from wstrace.vllm import methods
 from wstrace.vllm.methods import Known
 
@@ -48,7 +49,7 @@ def said() -> list[Hook]:
 
 @pytest.fixture
 def hooks(said: list[Hook]) -> Any:
-    made = Hooks(report=said.append, vllm=(0, 30))
+    made = Hooks(report=said.append, vllm=release_of("0.30.0"))
     yield made
     made.remove()
 
@@ -106,13 +107,20 @@ def test_a_method_that_is_gone_is_told(hooks: Hooks, said: list[Hook]) -> None:
     assert said[0].why == "no such method in this vLLM"
 
 
-@pytest.mark.parametrize(("vllm", "told"), [((0, 30), 0), ((0, 31), 1), (None, 1)])
-def test_a_vllm_older_than_the_method_is_nothing_to_tell(
-    vllm: tuple[int, int] | None, told: int
-) -> None:
+@pytest.mark.parametrize(
+    ("vllm", "told"),
+    [
+        ("0.30.2", 0),
+        ("0.31.0", 1),
+        ("0.31.0rc1.dev7+gabc", 1),
+        ("0.1.dev12345+gabc", 1),
+        (None, 1),
+    ],
+)
+def test_a_vllm_older_than_the_method_is_nothing_to_tell(vllm: str | None, told: int) -> None:
     said: list[Hook] = []
     newer = Known("Owner", "later", "a test", since="0.31")
-    assert not Hooks(report=said.append, vllm=vllm).wrap(Owner, newer, twice)
+    assert not Hooks(report=said.append, vllm=release_of(vllm)).wrap(Owner, newer, twice)
     assert len(said) == told
 
 

@@ -20,10 +20,12 @@ from wstrace.recorder.state.kv_memory import (
 )
 from wstrace.recorder.state.process import Live
 from wstrace.trace.records import Phase
+from wstrace.versions import release_of
 
 AFTER: tuple[Phase, ...] = ("kv-init", "warmup", "capture", "serving", "unlocked", "sleep")
 BEFORE: tuple[Phase, ...] = ("init", "load", "profile")
-OLD, NEW, TOMORROW = (0, 26), (0, 33), (9, 99)
+OLD, NEW, TOMORROW = map(release_of, ("0.26.0", "0.33.0", "9.99.0"))
+BRANCH = release_of("0.1.dev12345")
 
 
 @pytest.fixture
@@ -42,15 +44,15 @@ def at(live: Live, method: str) -> str:
 
 
 @pytest.mark.parametrize("phase", AFTER)
-@pytest.mark.parametrize("vllm", [None, OLD, NEW, TOMORROW])
+@pytest.mark.parametrize("vllm", [BRANCH, OLD, NEW, TOMORROW])
 def test_what_comes_after_sizing_no_version_counts(vllm: Any, phase: Phase) -> None:
     assert MemoryState(vllm).window(phase) == "not counted"
 
 
 @pytest.mark.parametrize("phase", BEFORE)
-@pytest.mark.parametrize("vllm", [None, TOMORROW], ids=["development build", "later release"])
-def test_a_version_that_was_not_checked_is_unknown(vllm: Any, phase: Phase) -> None:
-    assert MemoryState(vllm).window(phase) == "unknown"
+@pytest.mark.parametrize("vllm", [BRANCH, TOMORROW, release_of(None)], ids=str)
+def test_a_version_that_was_not_checked_counts_as_the_newest(vllm: Any, phase: Phase) -> None:
+    assert MemoryState(vllm).window(phase) == MemoryState(NEW).window(phase) == "counted"
 
 
 @pytest.mark.parametrize("phase", BEFORE)
@@ -62,7 +64,7 @@ def test_a_worker_that_sizes_in_its_own_way_is_unknown(sizing: Sizing, phase: Ph
 
 @pytest.mark.parametrize("phase", [*BEFORE, *AFTER])
 def test_a_fixed_size_counts_nothing_in_any_version(phase: Phase) -> None:
-    for vllm in (None, OLD, NEW, TOMORROW):
+    for vllm in (BRANCH, OLD, NEW, TOMORROW):
         assert MemoryState(vllm, "kv_cache_memory_bytes").window(phase) == "not counted"
 
 
@@ -96,7 +98,8 @@ def test_graphs_that_are_measured_make_it_unknown(
 def test_the_record_says_what_is_measured() -> None:
     assert MemoryState(OLD).measures() == "load_model and profile_run"
     assert MemoryState(NEW).measures().startswith("from the first memory snapshot")
-    assert MemoryState(TOMORROW).measures() == MemoryState(None).measures() == "unknown"
+    assert MemoryState(TOMORROW).measures().endswith("profile_run (taken for 0.33.0)")
+    assert MemoryState(BRANCH).measures() == MemoryState(TOMORROW).measures()
     assert MemoryState(NEW, sizing="other").measures() == "unknown"
     assert "pages" in MemoryState(NEW, sizing="cpu").measures()
     assert "fixed" in MemoryState(NEW, "num_gpu_blocks_override").measures()

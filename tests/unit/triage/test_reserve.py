@@ -10,11 +10,11 @@ from tests.unit.triage.generator import Failure, log_lines, read
 from wstrace.errors import WstraceError
 from wstrace.expr.expression import parse
 from wstrace.reserve import config as reserve
-from wstrace.reserve.schema import LIMIT_NAMES
 from wstrace.trace.records import Slot
 from wstrace.triage import reserve as from_log
 from wstrace.triage.diagnose.numbers import Given
 from wstrace.triage.report import combine
+from wstrace.vllm.limits import LIMIT_NAMES
 
 NUMBERS = {"num_kv_heads": 4, "head_size": 256, "max_model_len": 8192, "block_size": 16}
 MOE = Failure(

@@ -132,3 +132,22 @@ def test_a_quoted_model_config_without_parallel_size_counts_for_nothing() -> Non
 
 def test_unknown_is_absent() -> None:
     assert read(Failure().message).config == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "notes"),
+    [
+        ("0.28.0", ()),
+        ("0.1.dev9+g48", ("0.1.dev9+g48 names no release: taken for newer than 0.33.0",)),
+    ],
+)
+def test_a_build_that_names_no_release_is_said_to_be_taken_for_the_newest(
+    version: str, notes: tuple[str, ...]
+) -> None:
+    refusal = (
+        "AssertionError: Workspace is locked but allocation from "
+        "'turboquant_attn.py:747:_continuation_prefill' requires 9.94 MB, current size is "
+        "2.05 MB. Workspace growth is not allowed after locking."
+    )
+    report = read(f"{_engine(version)}\n{refusal}")
+    assert tuple(report.notes) == notes

@@ -47,9 +47,9 @@ def command(
     """
     site, expression = _target(what, vllm)
     values = _values(settings or [], site)
-    if site is None and model_config is None:
-        _refuse_unused(values, expression)
-    if model_config is not None:
+    if model_config is None:
+        _refuse_unused(values, expression) if site is None else _refuse_ignored(values, site)
+    else:
         from wstrace.vllm.model_config import read_model_config
 
         values = read_model_config(model_config, values) | values
@@ -67,9 +67,10 @@ def command(
 
 def _target(what: str, vllm: str | None) -> tuple[KnownSite | None, str]:
     """The known site that `what` names, or None and the expression that it is."""
-    from wstrace.known_sites.known import find, match, release_of, require
+    from wstrace.known_sites.known import find, match, require
+    from wstrace.versions import release_of
 
-    if vllm is not None and release_of(vllm) is None:
+    if vllm is not None and not release_of(vllm).is_build:
         raise WstraceError(
             f"'{vllm}' names no release of vLLM.", "For example --vllm 0.21.0, or leave it out."
         )
@@ -87,13 +88,11 @@ def _target(what: str, vllm: str | None) -> tuple[KnownSite | None, str]:
 
 
 def _values(settings: list[str], site: KnownSite | None) -> dict[str, int]:
-    from wstrace.bounds.least import refuse_below_least
     from wstrace.cli.settings import integers
 
     values = integers(settings, "max_model_len=32768")
     if site is not None:
         _refuse_unknown(values, site)
-    refuse_below_least(values)
     return values
 
 
@@ -104,6 +103,18 @@ def _refuse_unused(values: dict[str, int], expression: str) -> None:
     unused = sorted(values.keys() - parse(expression).names)
     if unused:
         raise WstraceError(f"{expression} has no '{unused[0]}'.", "Check the --set names.")
+
+
+def _refuse_ignored(values: dict[str, int], site: KnownSite) -> None:
+    """A number that the rule does not take would be ignored, and the answer be another
+    engine's; one that is known to move nothing may be given."""
+    idle = {flag.flag for flag in site.not_levers}
+    for name in sorted(values.keys() - site.takes):
+        if site.vocabulary[name].flag not in idle:
+            raise WstraceError(
+                f"The rule {site.id} does not take {name}: it says nothing of such an engine.",
+                f"It takes {', '.join(sorted(site.takes))}. A trace tells: wstrace run.",
+            )
 
 
 def _refuse_unknown(values: dict[str, int], site: KnownSite) -> None:
@@ -121,7 +132,13 @@ def _refuse_unknown(values: dict[str, int], site: KnownSite) -> None:
 def _site_bound(site: KnownSite, values: dict[str, int]) -> Bound:
     from wstrace.bounds.by_rule import rule_bound
 
-    return rule_bound(site, values)
+    found = rule_bound(site, values)
+    if found.contradiction:
+        raise WstraceError(
+            f"{found.contradiction[0].upper()}{found.contradiction[1:]}.",
+            "Record a trace of such an engine: wstrace run -- vllm serve ...",
+        )
+    return found
 
 
 def _bare_bound(text: str, values: dict[str, int]) -> Bound:
@@ -142,7 +159,20 @@ def _as_json(worst: Bound, site: KnownSite | None) -> dict[str, object]:
         "grade": worst.grade if site else None,
         "needs": list(worst.needs),
         "lever": worst.lever,
+        "confirmed": False,
+        "assumed": list(worst.assumed),
+        "holds_for": site.choice or None if site else None,
+        "holds_only": [condition.when for condition in site.valid_when] if site else [],
+        "taken_for": _taken_for(site),
     }
+
+
+def _taken_for(site: KnownSite | None) -> str | None:
+    """What `--vllm` was taken for, where that release was not checked."""
+    from wstrace.versions import release_of
+
+    version = site.version if site else None
+    return release_of(version).taken_for or None if version else None
 
 
 def _print_text(worst: Bound, site: KnownSite | None) -> None:
@@ -168,8 +198,11 @@ def _lines(worst: Bound, site: KnownSite | None) -> list[tuple[str, str]]:
         return lines + [("needs", f"{name}: --set {name}=N") for name in worst.needs]
     where = {name.name: name.where() for name in site.vocabulary.values()}
     lines.insert(0, ("site", f"{site.id}: {site.title}"))
+    if told := _taken_for(site):
+        lines.append(("vLLM", told))
     if site.choice:
         lines.append(("holds for", site.choice))
+    lines += [("holds only", condition.when) for condition in site.valid_when]
     lines += [("needs", f"{name}: {where[name]}") for name in worst.needs]
     lines += [("taken", default) for default in worst.assumed]
     lines.append(("lever", f"{site.lever.flag}: {site.lever.effect}"))
@@ -181,7 +214,7 @@ def _lines(worst: Bound, site: KnownSite | None) -> list[tuple[str, str]]:
 def _size(worst: Bound, site: KnownSite | None) -> str:
     if worst.bytes is None:
         return f"unknown: needs {', '.join(worst.needs)}"
-    grade = f", {worst.grade}" if site else ""
+    grade = ", rule, not confirmed by a trace" if site else ""
     return f"{worst.bytes:,} bytes ({worst.bytes / 2**20:,.2f} MiB){grade}"
 
 

@@ -70,7 +70,6 @@ def command(
 
     Example: wstrace reserve wstrace-20260101-abc/ -o reserve.yaml
     """
-    from wstrace.bounds.least import refuse_below_least
     from wstrace.cli.reading import read_sessions
     from wstrace.cli.settings import integers, pairs
     from wstrace.files import write_output
@@ -84,7 +83,6 @@ def command(
         budget=parse_bytes(budget) if budget is not None else None,
         limits=integers(set_ or (), "max_model_len=65536"),
     )
-    refuse_below_least(wishes.limits or {})
     earlier = [Earlier(path.name, load(path)) for path in merge or ()]
     sessions = read_sessions(traces, run)
     made = plan_sessions(sessions, wishes, earlier)

@@ -53,11 +53,13 @@ def command(
 
     Exit 0 whether or not the text has a failure, 2 for input that cannot be read.
     """
+    from wstrace.cli.settings import integers
     from wstrace.files import write_output
     from wstrace.triage import report as reports
-    from wstrace.triage.diagnose.numbers import Given, parse_set
+    from wstrace.triage.diagnose.numbers import Given, refuse_unknown
 
-    given = Given(parse_set(numbers or ()), model_config)
+    given = Given(integers(numbers or (), "num_kv_heads=4"), model_config)
+    refuse_unknown(given.numbers)
     _check_files(model_config, output, reserve)
     report = reports.read(_inputs(files), given)
     if reserve is not None:

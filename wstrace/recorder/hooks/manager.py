@@ -8,19 +8,16 @@ from types import ModuleType
 from typing import Any, Literal
 
 from wstrace.recorder.guard import guarded
-from wstrace.recorder.hooks.growth import resizes_all_ubatches
 from wstrace.recorder.hooks.persistent import wrap_persistent
 from wstrace.recorder.hooks.requests import pose_as, wrap_ensure
 from wstrace.recorder.hooks.views import wrap_views
-from wstrace.recorder.state.arenas import num_slots
 from wstrace.recorder.state.process import Live
+from wstrace.recorder.vllm_state import workspace
 from wstrace.trace.records import Lock, Manager
 from wstrace.vllm import methods
 
 Method = Callable[..., Any]
 Maker = Callable[[Method], Method]
-
-FIELDS = ("_current_workspaces", "_device", "_locked", "_num_ubatches")
 
 
 def hook_manager(live: Live, module: ModuleType) -> None:
@@ -32,7 +29,7 @@ def hook_manager(live: Live, module: ModuleType) -> None:
     if live.settings.check_views:
         live.hooks.wrap(manager, methods.VIEWS, wrap_views(live))
     live.original_ensure = getattr(manager, "_ensure_workspace_size", None)
-    live.resizes_all_ubatches = resizes_all_ubatches(live.original_ensure)
+    live.resizes_all_ubatches = workspace.resizes_all_ubatches(live.original_ensure)
     makers: dict[str, Maker] = {
         "__init__": _init(live),
         "_ensure_workspace_size": wrap_ensure(live),
@@ -44,7 +41,7 @@ def hook_manager(live: Live, module: ModuleType) -> None:
         live.hooks.wrap(manager, known, makers[known.name])
     for known in methods.MODULE:
         live.hooks.wrap(module, known, _reset(live))
-    existing = getattr(module, "_manager", None)
+    existing = workspace.existing_manager(module)
     if existing is not None:
         guarded(live, "existing manager", _adopt, live, existing)
 
@@ -64,22 +61,22 @@ def _init(live: Live) -> Maker:
 def _adopt(live: Live, manager: Any) -> None:
     """A manager appeared: forget the old one's arenas."""
     live.forget_hot()
-    missing = [name for name in FIELDS if not hasattr(manager, name)]
+    missing = workspace.missing_fields(manager)
     if missing:
         why = f"the manager has no field {', '.join(missing)}"
         live.hooks.stand_down("WorkspaceManager._ensure_workspace_size", why)
         return
     live.manager = manager
     live.arenas.remade()
-    live.multi_slot = num_slots(manager) > 1
+    live.multi_slot = workspace.num_slots(manager) > 1
     live.phases.remade()
     live.write_for_worker(
         Manager(
             event="init",
             id=live.arenas.manager_id,
-            num_ubatches=manager._num_ubatches,
-            num_lanes=getattr(manager, "_num_lanes", 1),
-            device=str(manager._device),
+            num_ubatches=workspace.num_ubatches(manager),
+            num_lanes=workspace.num_lanes(manager),
+            device=str(workspace.device(manager)),
         )
     )
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 from wstrace.recorder.hooks.requests import pose_as, site_of
-from wstrace.recorder.state.arenas import slot_at, slot_index
 from wstrace.recorder.state.process import Live
-from wstrace.recorder.vllm_state import frames
+from wstrace.recorder.vllm_state import frames, workspace
 from wstrace.trace.records import Failure, Persistent, Slot
 from wstrace.trace.redact import redact_text
 
@@ -43,14 +41,16 @@ def wrap_persistent(live: Live) -> Callable[..., Any]:
             index = _slot_without(self, key)
             if index is None:
                 return original(self, key, factory)
-            if self._locked and live.settings.on_growth == "grow":
+            if workspace.is_locked(self) and live.settings.on_growth == "grow":
                 _make_resource(live, self, index, key, factory)
             try:
                 result = original(self, key, factory)
             except AssertionError as error:
-                _refused(live, slot_at(self, index), describe_key(key), error, "persistent")
+                _refused(
+                    live, workspace.slot_at(self, index), describe_key(key), error, "persistent"
+                )
                 raise
-            _made(live, slot_at(self, index), key, result)
+            _made(live, workspace.slot_at(self, index), key, result)
             return result
 
         pose_as(get_persistent_resource, "WorkspaceManager.get_persistent_resource")
@@ -62,8 +62,8 @@ def wrap_persistent(live: Live) -> Callable[..., Any]:
 def _slot_without(manager: Any, key: Any) -> int | None:
     """The calling thread's slot if it lacks this key; None: it has it, or vLLM shall say."""
     try:
-        index = slot_index(manager)
-        return None if key in manager._persistent_resources[index] else index
+        index = workspace.slot_index(manager)
+        return None if key in workspace.persistent_resources(manager, index) else index
     except Exception:
         return None
 
@@ -71,12 +71,12 @@ def _slot_without(manager: Any, key: Any) -> int | None:
 def _make_resource(live: Live, manager: Any, index: int, key: Any, factory: Any) -> None:
     """Under grow a missing resource is made after the lock; it is still an escape."""
     try:
-        with getattr(manager, "_alloc_context", nullcontext)():
+        with workspace.allocation_context(manager):
             resource = factory()
     except (RuntimeError, MemoryError):
         return
-    manager._persistent_resources[index][key] = resource
-    _refused(live, slot_at(manager, index), describe_key(key), None, "persistent")
+    workspace.persistent_resources(manager, index)[key] = resource
+    _refused(live, workspace.slot_at(manager, index), describe_key(key), None, "persistent")
 
 
 def _made(live: Live, slot: Slot, key: Any, resource: Any) -> None:
@@ -129,7 +129,7 @@ def wrap_permute_scratch(live: Live) -> Callable[..., Any]:
                 return original(self, expanded_rows)
             key = f"MoEPermuteScratch rows {rows} -> {expanded_rows}"
             manager = live.manager
-            if live.settings.on_growth == "grow" and getattr(manager, "_locked", False):
+            if live.settings.on_growth == "grow" and workspace.is_locked(manager):
                 _refused(live, Slot(), key, None, "layer")
                 return _reserve_unlocked(self, manager, original, expanded_rows)
             try:
@@ -146,8 +146,5 @@ def wrap_permute_scratch(live: Live) -> Callable[..., Any]:
 def _reserve_unlocked(scratch: Any, manager: Any, original: Any, rows: int) -> Any:
     """Let the scratch grow; its old tensors stay alive for captured graphs."""
     _kept.append(dict(vars(scratch)))
-    manager._locked = False
-    try:
+    with workspace.unlocked(manager):
         return original(scratch, rows)
-    finally:
-        manager._locked = True

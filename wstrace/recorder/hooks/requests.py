@@ -18,10 +18,11 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from wstrace.recorder.hooks.growth import may_grow, try_grow
-from wstrace.recorder.state.arenas import Arena, arena_of, slot_at, slot_index
+from wstrace.recorder.state.arenas import Arena, arena_of
 from wstrace.recorder.state.kv_memory import window_now
 from wstrace.recorder.state.process import Entry, HotKey, Live
-from wstrace.recorder.vllm_state import frames
+from wstrace.recorder.vllm_state import frames, identity
+from wstrace.recorder.vllm_state.workspace import is_locked, slot_at, slot_index, tensor_at
 from wstrace.trace.records import (
     Failure,
     Growth,
@@ -122,8 +123,8 @@ class Novel:
 def before_novel(live: Live, manager: Any, required: int, index: int | None) -> Novel:
     """Look at the slot before vLLM does, and grow it first where the policy says so."""
     slot = Slot() if index is None else slot_at(manager, index)
-    tensor = None if index is None else manager._current_workspaces[index]
-    novel = Novel(required, index, slot, arena_of(tensor), locked=bool(manager._locked))
+    tensor = None if index is None else tensor_at(manager, index)
+    novel = Novel(required, index, slot, arena_of(tensor), locked=is_locked(manager))
     if index is not None and required > novel.arena.bytes and may_grow(live, manager):
         kept = try_grow(live, manager, index, required)
         novel.forced, novel.kept_bytes = kept is not None, kept or 0
@@ -218,9 +219,7 @@ def describe(
     and the way that its provenance belongs to."""
     raw = _specs_above(caller)
     provenance, way = _provenance(live, caller, raw)
-    arena = (
-        Arena() if novel.index is None else arena_of(manager._current_workspaces[novel.index])
-    )
+    arena = Arena() if novel.index is None else arena_of(tensor_at(manager, novel.index))
     context = _forward_context()
     request = Request(
         site=site.id,
@@ -242,8 +241,16 @@ def describe(
         provenance=provenance,
         thread=threading.get_ident(),
         manager=live.arenas.manager_id,
+        classes=_classes(caller),
     )
     return request, way
+
+
+def _classes(caller: FrameType) -> dict[str, list[str]]:
+    try:
+        return identity.classes_of(caller)
+    except Exception:  # an object of a vLLM that is not known
+        return {}
 
 
 def _specs_above(caller: FrameType) -> tuple[Any, ...]:

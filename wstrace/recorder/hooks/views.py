@@ -18,9 +18,9 @@ from typing import Any, Literal, NamedTuple
 
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.hooks.requests import pose_as, site_of
-from wstrace.recorder.state.arenas import slot_at, slot_index
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import frames
+from wstrace.recorder.vllm_state.workspace import slot_at, slot_index
 from wstrace.trace.records import Slot, View
 
 Why = Literal["growth", "next request"]

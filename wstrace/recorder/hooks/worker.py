@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from wstrace.errors import WstraceError
@@ -13,8 +13,9 @@ from wstrace.recorder.guard import guarded
 from wstrace.recorder.state.kv_memory import blocks_record, fixed_kv, kv_record, profiled
 from wstrace.recorder.state.process import COUNTS_EVERY_NS, Live
 from wstrace.recorder.state.steps import StepKind
-from wstrace.recorder.vllm_state.config_limits import read_limits, runner_limits
+from wstrace.recorder.vllm_state.config_limits import limits_now
 from wstrace.trace.records import Limits, ReserveEvent
+from wstrace.vllm.methods import PHASES, RESERVE_AT, RUNNER, WORKER, Known
 
 Method = Callable[..., Any]
 Maker = Callable[[Method], Method]
@@ -60,26 +61,24 @@ def _argument(name: str, args: Any, kwargs: dict[str, Any], default: Any = None)
 
 def _phase(name: str) -> Around:
     """The method is a phase; a reserve is applied at its start where it is one that may."""
+    profiling = PHASES[name] == "profile"
 
     @contextmanager
     def context(live: Live, args: Any, kwargs: Any) -> Iterator[None]:
         with live.phases.inside(name):
-            if name == "profile_run":
+            if profiling:
                 guarded(live, "KV sizing", _refix, live)
             if name in RESERVE_AT:
-                apply_reserve(live, name)
+                apply_reserve(live, again=RESERVE_AT[name] == "again")
             yield
-        if name == "profile_run":
+        if profiling:
             profiled(live)
 
     return context
 
 
-RESERVE_AT = ("profile_run", "compile_or_warm_up_model")
-
-
-def apply_reserve(live: Live, name: str) -> None:
-    """Apply the reserve; later places than profile_run do where the config has none yet.
+def apply_reserve(live: Live, again: bool) -> None:
+    """Apply the reserve; `again` only where this manager has none yet.
 
     Raises WstraceError under policy `fail`, as `wstrace.recorder.apply_reserve` says. That
     module is imported here: most runs have no reserve, and start-up should not pay for one.
@@ -87,7 +86,7 @@ def apply_reserve(live: Live, name: str) -> None:
     if live.settings.reserve is None:
         return
     guarded(live, "limits", refresh_limits, live)
-    if name != "profile_run" and live.reserve_mark is not None:
+    if again and live.reserve_mark is not None:
         return
     from wstrace.recorder import apply_reserve
 
@@ -104,9 +103,7 @@ def apply_reserve(live: Live, name: str) -> None:
 
 def refresh_limits(live: Live) -> None:
     """Write the limits that vLLM changed since they were read."""
-    now = read_limits(live.worker.vllm_config)
-    with suppress(Exception):  # builders of a vLLM that is not known
-        now |= runner_limits(live.worker)
+    now = limits_now(live.worker)
     changed = {k: v for k, v in now.items() if live.limits.get(k) != v}
     if changed:
         live.limits = now
@@ -183,7 +180,7 @@ def _dummy(kind: StepKind) -> Around:
     def context(live: Live, args: Any, kwargs: Any) -> Iterator[None]:
         steps = live.steps
         if live.phases.current == "unlocked":
-            apply_reserve(live, "_dummy_run")
+            apply_reserve(live, again=True)
         if steps.running:
             yield
             return
@@ -219,11 +216,9 @@ def _blocks(live: Live, worker: Any, result: Any, args: Any, kwargs: Any) -> Non
 
 def worker_makers(live: Live) -> dict[str, Maker]:
     """The wrappers of the worker's methods, by name."""
-    return {
-        "load_model": around(live, _phase("load_model")),
+    return _phases(live, WORKER) | {
         "determine_available_memory": after(live, "KV sizing", _sized),
         "initialize_from_config": after(live, "KV blocks", _blocks),
-        "compile_or_warm_up_model": around(live, _phase("compile_or_warm_up_model")),
         "execute_model": _execute_model(live),
         "sample_tokens": _sample_tokens(live),
         "execute_dummy_batch": around(live, _dummy("idle")),
@@ -233,12 +228,11 @@ def worker_makers(live: Live) -> dict[str, Maker]:
     }
 
 
+def _phases(live: Live, hooks: Iterable[Known]) -> dict[str, Maker]:
+    """The wrappers of the methods that are a phase and nothing else."""
+    return {k.name: around(live, _phase(k.name)) for k in hooks if k.phase is not None}
+
+
 def runner_makers(live: Live) -> dict[str, Maker]:
     """The wrappers of the model runner's methods, by name."""
-    return {
-        "profile_run": around(live, _phase("profile_run")),
-        "profile_cudagraph_memory": around(live, _phase("profile_cudagraph_memory")),
-        "initialize_kv_cache": around(live, _phase("initialize_kv_cache")),
-        "capture_model": around(live, _phase("capture_model")),
-        "_dummy_run": around(live, _dummy("dummy")),
-    }
+    return _phases(live, RUNNER) | {"_dummy_run": around(live, _dummy("dummy"))}

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from wstrace.recorder.state.kv_memory import Version, version_pair
 from wstrace.trace.records import Hook
+from wstrace.versions import UNKNOWN, Release
 from wstrace.vllm.methods import Known
 
 Function = Callable[..., Any]
@@ -31,11 +31,11 @@ class _Patch:
 class Hooks:
     """The hooks of one process. `report` receives one record for each attempt.
 
-    `vllm` is the version that runs, None where it is unknown.
+    `vllm` is the release that runs.
     """
 
     report: Callable[[Hook], None]
-    vllm: Version | None = None
+    vllm: Release = UNKNOWN
     patches: list[_Patch] = field(default_factory=list)
     states: dict[str, Hook] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class Hooks:
             return True
         why = known.misfit(original)
         if why:
-            if original is not None or not self._too_old_for(known):
+            if original is not None or self.vllm.has(known.since):
                 self.stand_down(label, why)
             return False
         wrapper = make(original)
@@ -84,10 +84,6 @@ class Hooks:
             else:
                 delattr(patch.owner, patch.name)
         self.patches.clear()
-
-    def _too_old_for(self, known: Known) -> bool:
-        since = version_pair(known.since)
-        return since is not None and self.vllm is not None and self.vllm < since
 
     def _say(self, label: str, is_set: bool, why: str) -> None:
         hook = Hook(name=label, set=is_set, why=why)

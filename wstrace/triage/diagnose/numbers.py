@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from wstrace.errors import WstraceError
 from wstrace.known_sites import known
-from wstrace.reserve.schema import LIMIT_NAMES
 from wstrace.vllm import model_config
 
 if TYPE_CHECKING:
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from wstrace.triage.extract.engine_settings import Value
-
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-_SWITCHES: Final = ("enable_", "enforce_", "async_")
 
 
 @dataclass(frozen=True)
@@ -29,53 +25,17 @@ class Given:
     model_config: Path | None = None
 
 
-def parse_set(assignments: Iterable[str]) -> dict[str, int]:
-    """`NAME=N` texts, N of 1 and more; it may be 64k (64000) or 64K (65536).
-
-    WstraceError: not of that form, or a name that no formula and no limit of vLLM has.
-    """
-    from wstrace.triage.extract.engine_settings import integer
-
-    found: dict[str, int] = {}
-    for text in assignments:
-        name, equals, value = text.partition("=")
-        number = integer(value.strip())
-        name = name.strip().replace("-", "_")
-        if not equals or number is None or not _NAME.fullmatch(name):
-            raise WstraceError(
-                f"--set takes NAME=N with an integer, not '{text}'.",
-                "For example: --set num_kv_heads=4 --set head_size=128",
-            )
-        _refuse_unknown(name)
-        if number < 1 and not _may_be_zero(name):
-            raise WstraceError(
-                f"--set {name} must be 1 or more, not {number}.",
-                "Leave a number out that is not known: the report names what it needs.",
-            )
-        if found.setdefault(name, number) != number:
-            raise WstraceError(
-                f"--set gives {name} twice: {found[name]} and {number}.", "Keep one of the two."
-            )
-    return found
-
-
-def _may_be_zero(name: str) -> bool:
-    """Switches, and what vLLM itself leaves at 0, such as draft tokens."""
-    named = (site.vocabulary.get(name) for site in known.known_sites())
-    return name.startswith(_SWITCHES) or any(n is not None and n.default == 0 for n in named)
-
-
-def _refuse_unknown(name: str) -> None:
-    from difflib import get_close_matches
-
-    names = LIMIT_NAMES.union(*(site.vocabulary for site in known.known_sites()))
-    if name in names:
-        return
-    near = get_close_matches(name, sorted(names), n=3, cutoff=0.5)
-    raise WstraceError(
-        f"--set knows no number called '{name}'.",
-        f"Did you mean {', '.join(near)}?" if near else "The report names what it needs.",
-    )
+def refuse_unknown(names: Iterable[str]) -> None:
+    """Raises WstraceError for a name that no formula and no limit of vLLM has."""
+    known_names = known.known_names()
+    for name in names:
+        if name in known_names:
+            continue
+        near = get_close_matches(name, sorted(known_names), n=3, cutoff=0.5)
+        raise WstraceError(
+            f"--set knows no number called '{name}'.",
+            f"Did you mean {', '.join(near)}?" if near else "The report names what it needs.",
+        )
 
 
 def values(
@@ -93,8 +53,7 @@ def values(
     }
     numbers |= given.numbers
     if config.get("enable_expert_parallel") is True:
-        ranks = numbers.get("tensor_parallel_size", 1) * numbers.get("data_parallel_size", 1)
-        numbers.setdefault("expert_parallel_size", ranks)
+        numbers.setdefault("expert_parallel_size", model_config.expert_ranks(numbers))
     if given.model_config is not None:
         numbers |= model_config.read_model_config(given.model_config, numbers)
     elif model and "tensor_parallel_size" in numbers:

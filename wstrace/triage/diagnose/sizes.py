@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from wstrace.bounds.by_rule import rule_bound
+from wstrace.bounds.by_rule import rule_bound, with_defaults
 from wstrace.expr import expression
 from wstrace.expr.expression import FormulaError
 
@@ -142,13 +142,7 @@ def _request(site: KnownSite) -> Expression:
 
 
 def _with_defaults(site: KnownSite, values: Mapping[str, int]) -> dict[str, int]:
-    numbers = dict(values)
-    for name in site.names:
-        if name.name in numbers or name.default is None:
-            continue
-        default = _evaluate(_parsed(str(name.default)), numbers)
-        if default is not None:
-            numbers[name.name] = default
+    numbers = with_defaults(site, values)
     return {name: number for name, number in numbers.items() if name not in site.drivers}
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from wstrace.known_sites import known
-from wstrace.known_sites.known_site import release_of
 from wstrace.triage.diagnose import bounding, contradiction, reasons
 from wstrace.triage.diagnose.finding import Finding
 from wstrace.triage.diagnose.numbers import values
 from wstrace.triage.extract import frames as tracebacks
+from wstrace.versions import release_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from wstrace.triage.extract.engine_settings import Settings, Value
     from wstrace.triage.extract.facts import Amount, Fault, Frame, Resize, Text
 
-V2_LOCKS_FROM: Final = (0, 30, 0)
+V2_LOCKS_FROM: Final = "0.30.0"
+DCP_WARMED_FROM: Final = "0.24.0"
 _V2_RUNNER: Final = "v1/worker/gpu/model_runner.py"
 
 
@@ -69,8 +70,7 @@ def _over_reserved(
 
 
 def _fixed(version: str | None, first_fixed: str) -> bool:
-    release, fixed = release_of(version), release_of(first_fixed)
-    return release is not None and fixed is not None and release >= fixed
+    return bool(version and first_fixed) and release_of(version).has_fix(first_fixed)
 
 
 def _late_growths(text: Text) -> Iterator[tuple[Resize, str]]:
@@ -121,11 +121,12 @@ def _moved(
 
 def _may_move(text: Text, settings: Settings, fault: Fault) -> str | None:
     """Why the arena can have moved under captured graphs although no line shows it."""
-    release = release_of(_version(settings, fault.origin.line))
+    version = _version(settings, fault.origin.line)
+    release = release_of(version)
     v2 = text.v2_runner or any(_V2_RUNNER in frame.path for frame in fault.frames)
-    if v2 and (release is None or release < V2_LOCKS_FROM):
+    if v2 and not (version and release.has(V2_LOCKS_FROM)):
         return reasons.V2
-    if fault.origin.ranks.dcp is not None and (release is None or release < (0, 24, 0)):
+    if fault.origin.ranks.dcp is not None and not (version and release.has(DCP_WARMED_FROM)):
         return reasons.DCP
     return None
 

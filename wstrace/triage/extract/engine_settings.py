@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from wstrace.units import whole_number
+from wstrace.vllm.limits import rows
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -87,34 +90,12 @@ def _rank(setting: Setting, line: int | None) -> tuple[int, int, int]:
     return int(setting.source), int(earlier), setting.line if earlier else -setting.line
 
 
-_NAMES: Final = {
-    "max_seq_len": "max_model_len",
-    "kv_cache_dtype": "cache_dtype",
-    "tq_max_kv_splits_for_cuda_graph": "tq_max_kv_splits",
-    "num_spec_tokens": "num_speculative_tokens",
-    "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE": "flashinfer_workspace_bytes",
-    "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB": "sparse_indexer_max_logits_mb",
-}
-_INTEGERS: Final = (
-    "max_model_len", "max_seq_len", "max_num_batched_tokens", "max_num_seqs", "block_size",
-    "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
-    "decode_context_parallel_size", "prefill_context_parallel_size", "num_speculative_tokens",
-    "max_cudagraph_capture_size", "num_gpu_blocks_override", "kv_cache_memory_bytes",
-    "cp_kv_cache_interleave_size", "tq_max_kv_splits_for_cuda_graph", "num_spec_tokens",
-)  # fmt: skip
-_BOOLEANS: Final = (
-    "enforce_eager", "enable_chunked_prefill", "enable_prefix_caching", "enable_dbo",
-    "async_scheduling", "enable_expert_parallel", "enable_sleep_mode",
-)  # fmt: skip
-_WORDS: Final = (
-    "kv_cache_dtype", "dtype", "all2all_backend", "dcp_comm_backend", "quantization",
-    "moe_backend",
-)  # fmt: skip
+_NAMES: Final = {said: row.name for row in rows() for said in (*row.spellings, row.env) if said}
+_INTEGERS: Final = tuple(s for row in rows("size", "count") for s in row.spellings)
+_BOOLEANS: Final = tuple(s for row in rows("switch") for s in row.spellings)
+_WORDS: Final = tuple(s for row in rows("word") for s in row.spellings if s != "cudagraph_mode")
 _SHORT: Final = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
-_ENVIRONMENT: Final = (
-    "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE",
-    "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB",
-)
+_ENVIRONMENT: Final = tuple(row.env for row in rows() if row.env)
 _ANY: Final = "|".join((*_INTEGERS, *_BOOLEANS, *_WORDS))
 _PAIR: Final = re.compile(
     rf"(?<![\w-])'?(?P<name>{_ANY})'?[=:](?:<\w+\.)?(?P<value>'[^']{{1,60}}'|-?[\w.]+)"
@@ -135,14 +116,9 @@ _ASSIGNED: Final = re.compile(
     r"|max[-_]num[-_]seqs|(?:tensor|data|pipeline)[-_]parallel[-_]size"
     rf"|{'|'.join(_ENVIRONMENT)})[\"'`]?\s*[=:]\s*[\"'`]?(?P<value>\d[\d_,]*[kKmM]?)(?![\w.])"
 )
-_SCALES: Final = {
-    "": 1, "k": 10**3, "K": 1 << 10, "m": 10**6, "M": 1 << 20, "g": 10**9, "G": 1 << 30,
-}  # fmt: skip
+_KEYS: Final = dict.fromkeys(key for row in rows() for key in row.keys if "." not in key)
 _MODEL_KEY: Final = re.compile(
-    r"[\"'](?P<key>num_attention_heads|num_key_value_heads|head_dim|hidden_size|moe_topk"
-    r"|num_experts_per_tok|moe_intermediate_size|intermediate_size|num_experts|kv_lora_rank"
-    r"|n_routed_experts|num_local_experts|qk_rope_head_dim|v_head_dim|index_head_dim"
-    r"|index_n_heads|index_topk|index_kpool|sliding_window)[\"']\s*:\s*(?P<value>\d+)(?![.\d])"
+    rf"[\"'](?P<key>{'|'.join(_KEYS)})[\"']\s*:\s*(?P<value>\d+)(?![.\d])"
 )
 _LOG_LINES: Final = (
     ("max_model_len", re.compile(r"Usingmaxmodellen(\d+)"), Source.LOG),
@@ -204,17 +180,9 @@ def _value(name: str, text: str) -> Value | None:
     if name in _BOOLEANS:
         return {"true": True, "false": False, "1": True, "0": False}.get(text.lower())
     if name in _INTEGERS or name in _ENVIRONMENT:
-        return integer(text)
+        return whole_number(text)
     word = text.removeprefix("torch.")
     return None if word in ("None", "auto", "null") else word
-
-
-def integer(text: str) -> int | None:
-    """vLLM reads 64k as 64000 and 64K as 65536."""
-    match = re.fullmatch(r"(\d[\d_,]*)(?:\.0)?([kKmMgG]?)", text)
-    if not match:
-        return None
-    return int(re.sub(r"[_,]", "", match[1])) * _SCALES[match[2]]
 
 
 def _log_lines(squeezed: Squeezed) -> Iterator[Setting]:
@@ -281,6 +249,6 @@ def _flags(text: str, line: int) -> Iterator[Setting]:
 
 def _assigned(match: re.Match[str], line: int) -> Iterator[Setting]:
     name = match["name"].replace("-", "_")
-    value = integer(match["value"])
+    value = whole_number(match["value"])
     if value:
         yield Setting(_NAMES.get(name, name), value, Source.PROSE, line)

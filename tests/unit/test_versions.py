@@ -1,0 +1,62 @@
+"""One parser of vLLM's release; expected numbers are what each build was made from."""
+
+from __future__ import annotations
+
+import pytest
+
+from wstrace.versions import release_of
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "early"),
+    [
+        ("0.28.0+cu130", (0, 28, 0), False),
+        ("v0.32.0+cpu", (0, 32, 0), False),
+        ("0.21", (0, 21, 0), False),
+        ("0.21.0.post1", (0, 21, 0), False),
+        ("0.21.0.post1.dev3+gabc", (0, 21, 0), False),
+        ("0.23.1rc1.dev7+g4845aee6b", (0, 23, 1), True),
+        ("0.28.0-rc1", (0, 28, 0), True),
+        ("0.28.0.dev5", (0, 28, 0), True),
+        ("0.1.2", (0, 1, 2), False),
+        ("0.1.dev12345", None, False),
+        ("0.1.dev12345+gabcdef.d20260101", None, False),
+        ("0.0.0+unknown", None, False),
+        ("dev", None, False),
+        ("main Jul 2026", None, False),
+        ("", None, False),
+        (None, None, False),
+    ],
+)
+def test_a_version_text_names_a_release_or_none(
+    text: str | None, numbers: tuple[int, int, int] | None, early: bool
+) -> None:
+    release = release_of(text)
+    assert (release.numbers, release.early) == (numbers, early)
+
+
+@pytest.mark.parametrize("text", ["0.1.dev12345", "nonsense", None, "0.34.0", "1.0.0"])
+def test_what_is_newer_than_the_checked_ones_has_all_and_says_so(text: str | None) -> None:
+    release = release_of(text)
+    assert release.has("0.33.0")
+    assert release.has_fix("0.33.0")
+    assert release.newer_than_checked
+    assert "0.33.0" in release.taken_for
+
+
+@pytest.mark.parametrize("text", ["0.13.0", "0.13", "0.33.2", "0.33.0+cu130", "0.23.1rc1.dev7"])
+def test_a_checked_release_is_taken_for_itself(text: str) -> None:
+    assert (release_of(text).checked, release_of(text).taken_for) == (True, "")
+
+
+def test_an_older_release_is_taken_for_the_oldest() -> None:
+    assert release_of("0.12.0").taken_for.endswith("(0.13.0 to 0.33.0): taken for 0.13.0")
+    assert not release_of("0.12.9").has("0.13.0")
+
+
+def test_a_build_on_the_way_to_a_release_may_lack_its_fix() -> None:
+    candidate = release_of("0.24.0rc1.dev35+g4845aee6b")
+    assert candidate.has("0.24.0")
+    assert not candidate.has_fix("0.24.0")
+    assert candidate.has_fix("0.23.0")
+    assert release_of("0.24.0.post1").has_fix("0.24.0")

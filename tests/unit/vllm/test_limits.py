@@ -1,0 +1,147 @@
+"""One row a number: what a row forgot, and that all readers derive from the rows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.triage.generator import read
+from wstrace.expr.expression import parse
+from wstrace.known_sites.known import known_sites
+from wstrace.recorder.vllm_state.config_limits import read_limits
+from wstrace.vllm.limits import LIMIT_NAMES, NUMBERS, Number
+from wstrace.vllm.model_config import expert_parallel_size, names_of
+
+ROWS = list(NUMBERS.values())
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+OWN_READERS = {
+    "num_sms",
+    "dtype_size",
+    "reorder_batch_threshold",
+    "max_encoder_len",
+    "mixed_graph_tokens",
+    "expert_parallel_size",
+    "sequence_parallel_size",
+    "moe_hidden_dim",
+    "moe_intermediate_dim",
+    "num_local_experts",
+    "moe_max_num_tokens",
+    "num_dispatchers",
+}
+"""What the recorder reads from live objects and not from a path: see vllm_state."""
+
+
+def example(row: Number) -> Any:
+    """A value such as vLLM's config holds for the row."""
+    kinds = {"switch": True, "word": "fp8", "sizes": [1, 2, 4]}
+    return kinds.get(row.kind, 24)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_says_all_that_belongs_to_it(row: Number) -> None:
+    assert row.meaning
+    assert (row.default is None) == (not row.why)
+    assert isinstance(row.default, int | None) or parse(row.default).names <= NUMBERS.keys()
+    read_somewhere = row.config or row.keys or row.env or row.name in OWN_READERS
+    assert read_somewhere or row.use in ("rule", "told")
+    assert row.use != "told" or row.logged
+    assert set(row.shared_by) <= NUMBERS.keys()
+
+
+def test_no_place_belongs_to_two_rows() -> None:
+    for of in (lambda r: (r.config,), lambda r: (r.env,), lambda r: r.spellings):
+        places = [place for row in ROWS for place in of(row) if place]
+        assert len(places) == len(set(places))
+
+
+def test_docs_name_every_limit() -> None:
+    text = (DOCS / "known-sites.md").read_text("utf-8")
+    missing = {
+        row.name for row in ROWS if row.use != "told" and f"\n| `{row.name}` | " not in text
+    }
+    assert missing == set()
+
+
+def test_a_rule_names_only_rows_and_numbers_of_its_own() -> None:
+    for site in known_sites():
+        for variant in site.variants:
+            texts = (variant.formula, *variant.drivers.values())
+            used = set().union(*(parse(text).names for text in texts))
+            assert used <= site.vocabulary.keys(), site.id
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r.config], ids=lambda row: row.name)
+def test_the_recorder_reads_the_row_where_vllm_keeps_it(row: Number) -> None:
+    root = node = SimpleNamespace(model_config=SimpleNamespace(), parallel_config=None)
+    *parents, last = row.config.split(".")
+    for name in parents:
+        below = getattr(node, name, None) or SimpleNamespace()
+        setattr(node, name, below)
+        node = below
+    setattr(node, last, example(row))
+    assert read_limits(root)[row.name] == example(row)
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in ROWS if r.spellings and r.kind != "sizes"], ids=lambda row: row.name
+)
+def test_a_log_gives_the_row_in_the_dump_and_on_the_command_line(row: Number) -> None:
+    if row.name == "cudagraph_mode":  # an enumeration of its own form: test_settings.py
+        return
+    value = example(row)
+    for said in row.spellings:
+        dump = f"LLM engine (v0.28.0) with config: model='m', {said}={value},"
+        assert read(dump).config[row.name] == value
+        flag = f"--{said.replace('_', '-')}" + ("" if row.kind == "switch" else f" {value}")
+        assert read(f"vllm serve m {flag}").config[row.name] == value
+
+
+def _experts(row: Number) -> dict[str, int]:
+    """A layer's width is an expert's only where there are experts."""
+    return {"num_experts": 8} if row.name == "moe_intermediate_size" else {}
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r.keys], ids=lambda row: row.name)
+def test_a_model_config_gives_the_row(row: Number) -> None:
+    for key in row.keys:
+        config: dict[str, Any] = {"vision_n_layers": 1} | _experts(row)
+        outer, _, inner = key.partition(".")
+        config[outer] = {inner: 24} if inner else [24] if outer == "compress_ratios" else 24
+        assert names_of(config, {})[row.name] == 24
+
+
+def test_what_a_trace_has_is_what_a_reserve_may_follow() -> None:
+    assert "max_num_seqs" in LIMIT_NAMES
+    assert "compress_ratio" not in LIMIT_NAMES
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in LIMIT_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width"),
+    [
+        ({"tensor_parallel_size": 2}, 704),
+        ({"tensor_parallel_size": 2, "data_parallel_size": 2}, 352),
+        ({"data_parallel_size": 4, "prefill_context_parallel_size": 2}, 176),
+        ({"tensor_parallel_size": 2, "data_parallel_size": 2, "expert_parallel_size": 4}, 1408),
+        ({"tensor_parallel_size": 2, "enable_expert_parallel": 1}, 1408),
+    ],
+)
+def test_recorder_and_config_file_share_an_experts_width_as_vllm_does(
+    sizes: dict[str, int], width: int
+) -> None:
+    """DeepSeek-V2-Lite has experts of 1408. FusedMoEParallelConfig.make shards them over
+    TP * DP * PCP ranks, in 0.13.0 as in 0.33.0."""
+    model = {"moe_intermediate_size": 1408, "n_routed_experts": 64}
+    assert names_of(model, sizes)["moe_intermediate_size"] == width
+    experts = expert_parallel_size(sizes) > 1
+    groups = {name: size for name, size in sizes.items() if name != "expert_parallel_size"}
+    parallel = SimpleNamespace(**groups | {"enable_expert_parallel": experts})
+    text = SimpleNamespace(**model)
+    live = SimpleNamespace(
+        model_config=SimpleNamespace(hf_text_config=text), parallel_config=parallel
+    )
+    assert read_limits(live)["moe_intermediate_size"] == width

@@ -1,0 +1,37 @@
+"""Which of vLLM's classes shape a request: what a rule is chosen by, not by a size that fits.
+
+Read once a novel request, from the caller's `self`: class names only.
+"""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any, Final
+
+_PARTS: Final = ("fused_experts", "prepare_finalize", "quant_method", "quant_config")
+"""Attributes of FusedMoEKernelModularImpl (0.18.1 on; FusedMoEModularKernel before) and of
+layers, whose class decides shapes."""
+_MOST_BASES: Final = 8
+
+
+def classes_of(frame: FrameType) -> dict[str, list[str]]:
+    """The class of the caller's `self` and of its parts, each before its bases."""
+    owner = frame.f_locals.get("self")
+    if owner is None:
+        return {}
+    parts = {"caller": owner} | {name: _part(owner, name) for name in _PARTS}
+    return {name: names_of(part) for name, part in parts.items() if part is not None}
+
+
+def names_of(value: Any) -> list[str]:
+    """The names of a value's class and its bases, the nearest first, without `object`."""
+    names = [kind.__name__ for kind in type(value).__mro__ if kind not in (object,)]
+    return names[:_MOST_BASES]
+
+
+def _part(owner: Any, name: str) -> Any:
+    """The attribute as it is stored, no property run; a module keeps its children apart."""
+    fields = getattr(owner, "__dict__", None)
+    if not isinstance(fields, dict):
+        return None
+    return fields.get(name) or fields.get("_modules", {}).get(name)
