@@ -14,7 +14,6 @@ from wstrace.report.html.names import clean
 from wstrace.report.html.page import build
 from wstrace.report.html.sites import MOST_BARS
 from wstrace.report.html.timeline import Timeline, timelines
-from wstrace.report.html.timeline_figure import timeline
 from wstrace.report.html.verdict_view import verdict_view
 from wstrace.runs.compare import SiteChange, compare
 from wstrace.runs.run import Run, RunSite
@@ -64,7 +63,7 @@ def _figures(
 ) -> dict[str, Any]:
     specs = {"changes": figures.comparison(changes)} if changes else {}
     for run, of_run in zip("ab", lines, strict=True):
-        specs |= {f"timeline-{run}-{i}": timeline(t) for i, t in enumerate(of_run)}
+        specs |= {f"timeline-{run}-{i}": figures.timeline(t) for i, t in enumerate(of_run)}
     return specs
 
 
