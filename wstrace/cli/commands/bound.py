@@ -182,7 +182,9 @@ def _size(worst: Bound, site: KnownSite | None) -> str:
     if worst.bytes is None:
         return f"unknown: needs {', '.join(worst.needs)}"
     grade = f", {worst.grade}" if site else ""
-    return f"{worst.bytes:,} bytes ({worst.bytes / 2**20:,.2f} MiB){grade}"
+    from wstrace.units import exact
+
+    return f"{exact(worst.bytes)}{grade}"
 
 
 def _alternatives(site: KnownSite) -> list[KnownSite]:

@@ -22,6 +22,7 @@ from wstrace.runs.compare import SiteChange
 from wstrace.units import human
 
 Figure = dict[str, Any]
+DEVICE_SHARE: Final = 0.5  # a bar shorter than this part of the device is drawn without it
 
 _POINTS: Final[dict[Kind, tuple[str, str, int]]] = {
     "warm-up": ("warmup", "circle", 7),
@@ -135,6 +136,7 @@ def driver(chart: DriverChart) -> Figure:
                 hovertemplate="%{x:,}: %{customdata}<extra>formula</extra>",
             )
         )
+    traces.append(_arena_line(chart))
     traces += _dots(chart.dots)
     sizes = [d.bytes for d in chart.dots] + [y for _, y in chart.line] + [chart.arena]
     layout = base_layout(height=320, y=bytes_axis(sizes))
@@ -146,13 +148,24 @@ def driver(chart: DriverChart) -> Figure:
         "tickformat": ",d",
         "tickfont": {"size": 11},
     }
-    layout["shapes"] = [horizontal(chart.arena)]
-    layout["annotations"] = [arena_label(chart.arena)]
     if chart.limit is not None:
-        layout["shapes"].append(vertical(chart.limit, "bound"))
-        layout["annotations"].append(label(chart.limit, f"limit {chart.limit:,}"))
-        layout["annotations"][-1]["xanchor"] = "right"
+        layout["shapes"] = [vertical(chart.limit, "bound")]
+        layout["annotations"] = [label(chart.limit, f"limit {chart.limit:,}")]
+        layout["annotations"][0]["xanchor"] = "right"
     return validated(traces, layout)
+
+
+def _arena_line(chart: DriverChart) -> go.Scatter:
+    """The arena over the whole width, named in the legend: a label here is overprinted."""
+    ends = [0, max([chart.limit or 0, *(dot.x for dot in chart.dots)])]
+    return go.Scatter(
+        name=f"arena {human(chart.arena)}",
+        x=ends,
+        y=[chart.arena, chart.arena],
+        mode="lines",
+        line={"color": colour("arena"), "width": 1.5, "dash": "dash"},
+        hoverinfo="skip",
+    )
 
 
 def _dots(dots: Sequence[Dot]) -> list[go.Scatter]:
@@ -160,6 +173,7 @@ def _dots(dots: Sequence[Dot]) -> list[go.Scatter]:
     return [
         go.Scatter(
             name=f"asked in {name}",
+            cliponaxis=False,
             x=[d.x for d in dots if d.after is after],
             y=[d.bytes for d in dots if d.after is after],
             mode="markers",
@@ -198,9 +212,10 @@ def memory(view: MemoryView) -> Figure:
     layout = base_layout(height=150 + 40 * len(columns))
     layout["barmode"] = "stack"
     totals = [sum(p.now for p in view.parts), sum(p.after or 0 for p in view.parts)]
-    layout["xaxis"] = bytes_axis([*totals, view.total or 0])
+    shown = view.total if view.total and max(totals) >= view.total * DEVICE_SHARE else 0
+    layout["xaxis"] = bytes_axis([*totals, shown])
     layout["yaxis"] = {"automargin": True, "fixedrange": True}
-    if view.total:
+    if view.total and shown:
         layout["shapes"] = [vertical(view.total)]
         layout["annotations"] = [label(view.total, f"device {human(view.total)}")]
         layout["annotations"][0]["xanchor"] = "right"
@@ -265,6 +280,7 @@ def _scatter(kind: Kind, points: Sequence[Point]) -> go.Scatter:
         customdata=[p.text for p in points],
         name=_NAMES[kind],
         mode="markers",
+        cliponaxis=False,  # a small request lies on the axis
         marker={
             "color": colour(name),
             "symbol": symbol,
@@ -336,35 +352,6 @@ def label(x: float, text: str, index: int = 0) -> Figure:
         "xanchor": "right" if x > 0.8 else "center",
         "showarrow": False,
         "text": figure_text(text, 60),
-        "font": {"size": 11, "color": colour("soft")},
-    }
-
-
-def horizontal(y: int) -> Figure:
-    """The arena: a dashed line over the whole width at `y` bytes."""
-    return {
-        "type": "line",
-        "xref": "paper",
-        "yref": "y",
-        "x0": 0,
-        "x1": 1,
-        "y0": y,
-        "y1": y,
-        "line": {"color": colour("arena"), "width": 1.5, "dash": "dash"},
-    }
-
-
-def arena_label(y: int) -> Figure:
-    """The name of that line, at its left end."""
-    return {
-        "x": 0,
-        "xref": "paper",
-        "y": y,
-        "yref": "y",
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "showarrow": False,
-        "text": f"arena {human(y)}",
         "font": {"size": 11, "color": colour("soft")},
     }
 
