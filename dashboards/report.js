@@ -68,11 +68,11 @@
     };
   };
 
-  const spread = (layout) => {
+  const spread = (layout, tall) => {
     // The legend lies at the very bottom; on a narrow screen phases stand upright above it.
     const named = layout.xaxis.ticktext && layout.xaxis.range[1] === 1;
     Object.assign(layout.legend, { yref: 'container', y: 0, yanchor: 'bottom' });
-    layout.margin.b = 56 + (layout.xaxis.title ? 20 : 8);
+    layout.margin.b = 56 + (layout.xaxis.title ? 20 : 8) + (tall ? 18 : 0);
     if (!narrow()) return layout;
     layout.legend.font.size = 11;
     layout.margin.b += named ? 100 : 26;
@@ -88,7 +88,8 @@
   const draw = (canvas) => {
     const id = canvas.dataset.figure;
     const spec = resolve(specs[id], getComputedStyle(root));
-    const layout = spread(spec.layout);
+    const tall = spec.data.length > 2 && canvas.clientWidth < 560; // a legend of two rows
+    const layout = spread(spec.layout, tall);
     if (scales[id] === 'log') layout.yaxis = logAxis(layout.yaxis, spec.data);
     canvas.style.minHeight = `${layout.height}px`;
     const config = { displayModeBar: false, responsive: true, showTips: false };

@@ -14,7 +14,9 @@ from selenium.webdriver.common.keys import Keys
 from tests.browser.conftest import Page
 from tests.unit.report_html import runs
 from tests.unit.report_html.test_page import HOSTILE, bounded, renamed
-from wstrace.runs.run import Run
+from wstrace.runs.run import Run, load_run
+
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
 
 Show = Callable[..., Page]
 ALL = (
@@ -63,7 +65,7 @@ def test_figures_are_drawn(show: Show) -> None:
     assert page.run(TRACES, _figure("timeline-0"), ".scatterlayer .points path") == 7
     assert page.run(TRACES, _figure("timeline-0"), ".shapelayer path") == 5
     assert page.run(TRACES, _figure("driver-0"), ".scatterlayer .points path") == 2
-    assert page.run(TRACES, _figure("driver-0"), ".lines path.js-line") == 1
+    assert page.run(TRACES, _figure("driver-0"), ".lines path.js-line") == 2  # and the arena
     assert page.run(TRACES, _figure("memory"), ".barlayer .point path") == 6
     text = page.run(f"return document.querySelector('{_figure('timeline-0')}').textContent")
     for label in ("lock 24.00 MiB", "2 graphs captured", "post-lock-warmup", "refused"):
@@ -249,6 +251,14 @@ def test_axe_finds_no_serious_violation(show: Show, kind: str, theme: str) -> No
     assert "error" not in result
     serious = [v for v in result["violations"] if v["impact"] in ("serious", "critical")]
     assert [(v["id"], v["nodes"][0]["html"][:200]) for v in serious] == []
+
+
+def test_a_long_name_breaks_in_the_headline(show: Show) -> None:
+    """WS301's names a caller inside a sentence; at 420 px it ran off the edge."""
+    page = show(load_run(SAMPLES / "h100-vllm-0.26.0-turboquant-prefix"))
+    page.resize(420)
+    page.open()
+    assert page.run("return document.documentElement.scrollWidth") <= 420
 
 
 def test_two_runs_side_by_side(show: Show) -> None:

@@ -126,3 +126,28 @@ def test_other_names_in_another_module_change_no_grade_and_no_byte(
     (view,) = session.workers
     assert (view.header.on_growth, view.header.role) == ("grow", "main")
     assert BLOCK == 128
+
+
+def test_the_example_of_the_python_page_runs_as_a_script(
+    engine: Path, model: Path, tmp_path: Path
+) -> None:
+    """Spawned engines import the script again: without its `__main__` guard this fails."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "python-api.md").read_text()
+    example = page.partition("## wstrace.record\n```python\n")[2].partition("```")[0]
+    options = f'{str(model)!r}, load_format="dummy", max_model_len=2048, block_size=128'
+    script = tmp_path / "example.py"
+    script.write_text(
+        'prompts = [{"prompt_token_ids": [7] * 40}]\n'
+        + example.replace('"MODEL", max_model_len=32768', options)
+    )
+    assert options in script.read_text()
+    done = run_python(
+        "import subprocess, sys; folder, script = sys.argv[1:]; "
+        "raise SystemExit(subprocess.call([sys.executable, script], cwd=folder))",
+        *(str(tmp_path), str(script)),
+        prefix=engine,
+        patterns="decode_scratch",
+        env={"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == load_run(tmp_path / "trace").verdict()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tools import ROOT
-from tools.docs import cli, examples, gpu, known_sites, sample_reports, trace_format
+from tools.docs import cli, columns, examples, gpu, known_sites, sample_reports, trace_format
 from tools.docs.page import Generator
 
 GENERATORS: Final[dict[str, Generator]] = {
@@ -22,6 +22,7 @@ GENERATORS: Final[dict[str, Generator]] = {
         cli.GENERATOR,
         known_sites.GENERATOR,
         trace_format.GENERATOR,
+        columns.GENERATOR,
         gpu.GENERATOR,
         sample_reports.GENERATOR,
         examples.GENERATOR,

@@ -29,11 +29,14 @@ COMMANDS = (
     "sites",
     "watch",
     "export",
+    "explain",
     "demo",
     "doctor",
+    "completion",
 )
 PASS_THROUGH = {"run": {"allow_extra_args": True, "ignore_unknown_options": True}}
 
+COMPLETE = "_WSTRACE_COMPLETE"  # set by the script of `wstrace completion` for a question
 USAGE, INTERRUPTED = 2, 130
 
 app = typer.Typer(
@@ -42,6 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
+    rich_markup_mode=None,  # plain help: rich takes longer to import than all the rest
 )
 
 
@@ -103,9 +107,13 @@ def main() -> None:
 
 def _run(words: list[str]) -> int:
     """The command's exit code; every error that is a person's to see as a WstraceError."""
+    if COMPLETE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     try:
         refuse_empty(words)
-        code = app(words, standalone_mode=False)
+        code = app(words, standalone_mode=False, prog_name="wstrace", complete_var=COMPLETE)
         return code if isinstance(code, int) else 0
     except SystemExit as error:  # typer's own answer to a closed pipe, or a command's code
         if isinstance(error.__context__, BrokenPipeError):
@@ -117,7 +125,8 @@ def _run(words: list[str]) -> int:
         raise
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            return USAGE  # the help is on the screen already
+            print(str(error), file=sys.stderr)  # the help
+            return USAGE
         raise _told(error, words) from error
 
 

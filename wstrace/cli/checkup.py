@@ -34,11 +34,15 @@ class Check:
     hook: str | None = None
 
 
-def run_all(folder: Path) -> list[Check]:
+def run_all(folder: Path) -> Iterator[Check]:
     """Every check, in the order in which a run would meet them; no hooks without a vLLM."""
+    yield _plugin()
+    yield _allow_list()
     vllm = _vllm()
-    hooks = _hooks() if vllm.state != "bad" else ()
-    return [_plugin(), _allow_list(), vllm, *hooks, _folder(folder)]
+    yield vllm
+    if vllm.state != "bad":
+        yield from _hooks()
+    yield _folder(folder)
 
 
 def _plugin() -> Check:

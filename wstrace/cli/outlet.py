@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Final
 
 from wstrace.errors import WstraceError
+from wstrace.files import write_output
 
 BROKEN: Final = 128 + 13
 
@@ -32,6 +36,31 @@ def flush() -> None:
     except OSError as error:
         discard()
         raise failure(error) from error
+
+
+def write(text: str | bytes, target: Path | None) -> None:
+    """Write a command's output; where it went to a file, say so on stderr."""
+    write_output(text, target)
+    if target is not None and str(target) != "-":
+        print(f"Wrote {target}.", file=sys.stderr)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Drop what other programs' code prints, from C too; `wstrace --debug` lets it through."""
+    if os.environ.get("WSTRACE_DEBUG"):
+        yield
+        return
+    kept = {stream: os.dup(stream) for stream in (1, 2)}
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        try:
+            for stream in kept:
+                os.dup2(nowhere.fileno(), stream)
+            yield
+        finally:
+            for stream, copy in kept.items():
+                os.dup2(copy, stream)
+                os.close(copy)
 
 
 def discard() -> None:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wstrace.errors import WstraceError
-
 if TYPE_CHECKING:
     from wstrace.runs.run import Run
 
@@ -19,15 +17,12 @@ def read_sessions(
     paths: Sequence[Path], run: str | None = None, *, allow_unlocked: bool = False
 ) -> list[Run]:
     """The analysed traces. Raises WstraceError (exit 2) for what cannot be read."""
+    from wstrace.runs.run import refuse_no_trace
+
     sessions = _read(paths, run, allow_unlocked)
     for session in sessions:
-        trace = session.trace
-        if not trace.processes and trace.meta is None:
-            why = f": {trace.doubts[0]}" if trace.doubts else ""
-            raise WstraceError(
-                f"{trace.path} holds no trace{why}.", "Give a folder made by `wstrace run`."
-            )
-        for doubt in trace.doubts:
+        refuse_no_trace(session.trace)
+        for doubt in session.trace.doubts:
             print(f"wstrace: {doubt}.", file=sys.stderr)
     return sessions
 

@@ -41,7 +41,7 @@ def _uncounted_finding(worker: Worker, growth: Growth) -> Finding:
         else f"it came in phase {growth.phase}, {place} what this vLLM measures"
     )
     advice = (
-        f"Lower {fixed} by {growth.after - growth.before:,} bytes."
+        f"Lower {fixed}; what the reserve costs says by how much: wstrace reserve TRACE."
         if fixed
         else "Reserve it before profiling: wstrace reserve TRACE -o reserve.yaml."
     )

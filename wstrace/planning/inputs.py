@@ -8,6 +8,7 @@ from typing import Final
 
 from wstrace.bounds.bound import Bound
 from wstrace.errors import WstraceError
+from wstrace.runs.worker import SiteKey
 from wstrace.trace.records import Limit, Memory, Slot
 from wstrace.vllm.limits import LAYOUT_NAMES, LIMIT_NAMES
 
@@ -103,7 +104,7 @@ def covers(wanted: Mapping[str, str], sites: Sequence[SiteBound]) -> dict[str, s
     """
     found: dict[str, str] = {}
     for key, choice in wanted.items():
-        named = [s.name for s in sites if _is(key, s)]
+        named = [s.name for s in sites if SiteKey(s.file, s.function).is_called(key)]
         if not named:
             seen = ", ".join(site.name for site in sites) or "none"
             raise WstraceError(f"No site is called {key!r}.", f"The trace has: {seen}.")
@@ -114,10 +115,3 @@ def covers(wanted: Mapping[str, str], sites: Sequence[SiteBound]) -> dict[str, s
             )
         found |= dict.fromkeys(named, choice)
     return found
-
-
-def _is(key: str, site: SiteBound) -> bool:
-    """A site is named in full, by its function, or by the end of either."""
-    return key in (site.name, site.function, site.function.rpartition(".")[2]) or (
-        site.name.endswith(f"/{key}")
-    )

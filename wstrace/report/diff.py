@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 
 from wstrace.report.finding_text import slot_text
+from wstrace.report.safe import clean
+from wstrace.report.verdict import sentence
 from wstrace.runs.compare import compare
 from wstrace.runs.lock_epochs import Outcome
 from wstrace.runs.run import Run, RunSite
@@ -71,21 +72,52 @@ def run_rows(a: Run, b: Run) -> list[Row]:
     ]
 
 
-def as_json(rows: Sequence[Row]) -> str:
-    """`{"version": 1, "rows": [...]}`."""
-    return json.dumps({"version": 1, "rows": [asdict(row) for row in rows]}, indent=2) + "\n"
+def as_json(rows: Sequence[Row], runs: Sequence[Run]) -> str:
+    """`{"version": 1, "rows": [...], "verdicts": [...]}`: a verdict of each run."""
+    made = {"version": 1, "rows": [asdict(row) for row in rows]}
+    return json.dumps(made | {"verdicts": [run.verdict() for run in runs]}, indent=2) + "\n"
 
 
-def print_rows(rows: Sequence[Row], *, single: bool) -> None:
-    """A table on stdout."""
+def print_rows(rows: Sequence[Row], runs: Sequence[Run]) -> None:
+    """The verdict of each run and a table, on stdout."""
+    single = len(runs) == 1
+    console = Console(highlight=False, markup=False)
+    for name, run in zip(("",) if single else ("run A: ", "run B: "), runs, strict=True):
+        console.print(f"{name}{sentence(run)}", soft_wrap=True)
+    console.print()
     names = ("warm-up", "from the lock on") if single else ("run A", "run B")
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("site", overflow="fold")
-    for name in (*names, "arena"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("change")
-    for row in rows:
-        site = f"{row.site} ({row.slot})" if row.slot else row.site
-        sizes = [human(n) if n else "-" for n in (row.before, row.after, row.arena)]
-        table.add_row(site, *sizes, row.change)
-    Console(highlight=False).print(table)
+    lines = [("site", *names, "arena", "change"), *map(_cells, rows)]
+    if console.is_terminal and _width(lines) > console.width:
+        lines = [lines[0], *((_short(line[0]), *line[1:]) for line in lines[1:])]
+    for line in _aligned(lines):
+        console.print(line, soft_wrap=True)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    site = f"{row.site} ({row.slot})" if row.slot else row.site
+    sizes = [human(n) if n else "-" for n in (row.before, row.after, row.arena)]
+    return (clean(site), *sizes, row.change)
+
+
+def _short(site: str) -> str:
+    """Without the folders of the file: `turboquant_attn.py:TurboQuant._prefill`."""
+    return site.rpartition("/")[2]
+
+
+def _width(lines: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True))
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their longest cell: a name is never broken."""
+    first, *middle, last = (max(map(len, column)) for column in zip(*lines, strict=True))
+    return [
+        "  ".join(
+            [
+                line[0].ljust(first),
+                *(cell.rjust(size) for cell, size in zip(line[1:-1], middle, strict=True)),
+                line[-1].ljust(last),
+            ]
+        ).rstrip()
+        for line in lines
+    ]

@@ -47,7 +47,14 @@ def verdict_lines(run: Run, folder: Path) -> list[str]:
         lines += [f"  also: {reason}" for reason in run.inconclusive[1:3]]
     lines += _beyond(run)
     lines += _next(run, folder)
-    return [line[: WIDTH * 2] for line in lines[:MAX_LINES]]
+    return [_fitted(line) for line in lines[:MAX_LINES]]
+
+
+def _fitted(line: str) -> str:
+    """At most two lines of a terminal, cut between two words."""
+    if len(line) <= WIDTH * 2:
+        return line
+    return f"{line[: WIDTH * 2 - 3].rpartition(' ')[0]} ..."
 
 
 def _explain(finding: Finding) -> list[str]:

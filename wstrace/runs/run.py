@@ -10,7 +10,7 @@ from typing import Literal
 
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.ways import bound_site
-from wstrace.errors import one_line
+from wstrace.errors import WstraceError, one_line
 from wstrace.findings import coverage, escapes, kv_sizing, pointers
 from wstrace.findings.codes import ESCAPES
 from wstrace.findings.finding import Finding, merge
@@ -248,3 +248,12 @@ def load_run(
 ) -> Run:
     """Read and analyse a trace folder or file. Raises WstraceError as `load` does."""
     return analyse(load(path, run, progress), allow_unlocked=allow_unlocked)
+
+
+def refuse_no_trace(trace: Trace) -> None:
+    """WstraceError for a folder or file in which no process of a run left anything."""
+    if not trace.processes and trace.meta is None:
+        why = f": {trace.doubts[0]}" if trace.doubts else ""
+        raise WstraceError(
+            f"{trace.path} holds no trace{why}.", "Give a folder made by `wstrace run`."
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypedDict
@@ -60,6 +61,16 @@ class SiteKey:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.function}"
+
+    def is_called(self, text: str) -> bool:
+        """A site is named in full, by its function, by the end of either, or as vLLM's error
+        names it: `turboquant_attn.py:747:_continuation_prefill`."""
+        short = self.function.rpartition(".")[2]
+        names = (str(self), f"{self.file}:{short}")
+        wanted = re.sub(r":\d+:", ":", text)  # `attn.py:747:_prefill`: a line names no site
+        return wanted in (*names, self.function, short) or any(
+            name.endswith(f"/{wanted}") for name in names
+        )
 
 
 @dataclass

@@ -64,10 +64,11 @@ def test_growth_forced_through_the_lock_is_no_ws201_but_unlocked_growth_is() -> 
     assert "WS201" in codes(uncounted("serving", forced=True))
 
 
-def test_a_fixed_kv_size_says_what_to_lower_and_by_how_much() -> None:
+def test_a_fixed_kv_size_says_what_to_lower_and_leaves_the_amount_to_the_planner() -> None:
     fixed = Memory(fixed_kv="kv_cache_memory_bytes")
     finding = one("WS201", fixed, uncounted("profile"))
-    assert finding.advice == "Lower kv_cache_memory_bytes by 1,048,576 bytes."
+    told = "Lower kv_cache_memory_bytes; what the reserve costs says by how much: "
+    assert finding.advice == told + "wstrace reserve trace."
 
 
 # -- WS202 ---

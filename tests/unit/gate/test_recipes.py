@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -48,7 +49,8 @@ def test_valid_by_its_schema(schema: str, file: Path) -> None:
 
 def test_the_kubernetes_job_is_consistent() -> None:
     """No schema at hand: the rules of batch/v1 that a recipe is likely to break."""
-    job = _read(CI / "kubernetes-job.yaml")
+    claim, job = yaml.safe_load_all((CI / "kubernetes-job.yaml").read_text(encoding="utf-8"))
+    assert (claim["apiVersion"], claim["kind"]) == ("v1", "PersistentVolumeClaim")
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     pod = job["spec"]["template"]["spec"]
     assert pod["restartPolicy"] == "Never"
@@ -56,8 +58,84 @@ def test_the_kubernetes_job_is_consistent() -> None:
     volumes = {volume["name"] for volume in pod["volumes"]}
     (container,) = pod["containers"]
     assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
-    assert all(isinstance(entry["value"], str) for entry in container["env"])
+    claims = [v["persistentVolumeClaim"] for v in pod["volumes"] if v["name"] == "trace"]
+    assert claims == [{"claimName": claim["metadata"]["name"]}]
+    plain = [entry["value"] for entry in container["env"] if "value" in entry]
+    assert all(isinstance(value, str) for value in plain)
     assert "/ci/record-trace" in container["args"][0]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("FailureTarget Failed", 1), ("SuccessCriteriaMet Complete", 0)]
+)
+def test_the_wait_ends_however_the_job_ends(status: str, code: int, tmp_path: Path) -> None:
+    """A kubectl that knows the job's end at the second look."""
+    done = _wait(tmp_path, f'[ -e seen ] && echo "{status}"; touch seen', str(code))
+    assert (done.returncode, done.stdout) == (code, "the gate's log\n"), done.stderr
+
+
+def test_the_wait_for_a_job_that_never_ends_is_over_in_time(tmp_path: Path) -> None:
+    done = _wait(tmp_path, 'echo ""', "")
+    assert done.returncode == 2
+    assert "has not ended" in done.stderr
+
+
+def _wait(folder: Path, conditions: str, code: str) -> subprocess.CompletedProcess[str]:
+    kubectl = folder / "kubectl"
+    kubectl.write_text(
+        f"""#!/bin/bash
+case "$*" in
+    "get job gate "*) {conditions};;
+    "get pods "*job-name=gate*) echo -n "{code}";;
+    "logs job/gate "*) echo "the gate's log";;
+    *) exit 9;;
+esac
+"""
+    )
+    kubectl.chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    return subprocess.run(
+        [str(CI / "kubernetes-wait"), "gate", "1"],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "POLL_SECONDS": "0.1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+INSTALLS = sorted(path for path in CI.iterdir() if "pip install" in path.read_text())
+
+
+@pytest.mark.parametrize("recipe", INSTALLS, ids=lambda path: path.name)
+def test_what_a_recipe_installs_is_a_variable(recipe: Path) -> None:
+    installed = re.findall(r"pip install (\S+)", recipe.read_text())
+    assert installed
+    assert all("WSTRACE_PACKAGE" in what for what in installed)
+
+
+def test_every_system_has_an_install() -> None:
+    systems = {"buildkite", "github-nightly", "github-pre-merge", "gitlab-ci", "kubernetes-job"}
+    assert {path.stem for path in INSTALLS} == systems
+
+
+@pytest.mark.parametrize("name", ["github-pre-merge.yml", "github-nightly.yml"])
+def test_an_unset_package_stops_a_workflow_and_says_why(name: str, tmp_path: Path) -> None:
+    (job,) = _read(CI / name)["jobs"].values()
+    (step,) = [s for s in job["steps"] if s.get("name", "").startswith("Install")]
+    env = {**os.environ, "WSTRACE_PACKAGE": ""}  # what an unset repository variable gives
+    done = subprocess.run(["bash", "-ec", step["run"]], env=env, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "set this variable to a wheel or a pinned git URL" in done.stderr
+
+
+def test_a_baseline_of_the_first_day_is_empty_and_read(action: Any, tmp_path: Path) -> None:
+    traces.clean(tmp_path / "t")
+    (tmp_path / "wstrace-baseline.jsonl").touch()
+    assert action(trace="t", baseline="wstrace-baseline.jsonl")[0] == 0
+    recipes = [path for path in INSTALLS if "wstrace-baseline.jsonl" in path.read_text()]
+    assert len(recipes) == 3
+    assert all("touch wstrace-baseline.jsonl" in path.read_text() for path in recipes)
 
 
 def _as_workflow(action: dict[str, Any]) -> dict[str, Any]:
@@ -155,6 +233,21 @@ def test_the_action_tells_inconclusive_and_unusable_apart(action: Any, tmp_path:
     assert (code, outputs["verdict"]) == (2, "unusable")
 
 
+def test_after_unusable_input_the_action_names_no_files(action: Any, tmp_path: Path) -> None:
+    """Not even those of an earlier run in the same workspace."""
+    traces.clean(tmp_path / "t")
+    assert action(trace="t")[1]["sarif"] == "wstrace-gate/wstrace.sarif"
+    (tmp_path / "outputs").unlink()
+    _, outputs, _ = action(trace="nowhere")
+    assert outputs == {"exit-code": "2", "verdict": "unusable"}
+    assert list((tmp_path / "wstrace-gate").iterdir()) == []
+
+
+def test_the_action_tells_the_verdict_once(action: Any, tmp_path: Path) -> None:
+    traces.escape(tmp_path / "t")
+    assert action(trace="t")[2].count("1 finding (exit 1)") == 1
+
+
 def test_an_input_is_data_and_never_code(action: Any, tmp_path: Path) -> None:
     traces.clean(tmp_path / "t")
     code, _, _ = action(trace="t", fail_on="error$(touch pwned)`touch pwned`;touch pwned")
@@ -235,6 +328,24 @@ def test_record_trace_then_gate(
         timeout=300,
     )
     assert gate.returncode == code, gate.stdout + gate.stderr
+
+
+@pytest.mark.parametrize("missing", ["wstrace", "vllm"])
+def test_record_trace_without_a_program_fails_and_names_it(
+    missing: str, tmp_path: Path
+) -> None:
+    for name in {"wstrace", "vllm"} - {missing}:
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        [shutil.which("bash") or "bash", str(CI / "record-trace"), "trace", "model"],
+        env={"PATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert f"{missing} is not on the PATH" in done.stderr
 
 
 def test_record_trace_says_how_it_is_used() -> None:

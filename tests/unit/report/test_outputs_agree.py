@@ -22,6 +22,7 @@ import pytest
 from tests.unit.findings.build import CONTINUATION, MOE, ask, grown, process, session
 from wstrace.cli.watch.state import ProcessState, _apply
 from wstrace.findings.codes import ESCAPES
+from wstrace.frames import frames
 from wstrace.gate.judge import Policy, judge
 from wstrace.gate.selection import parse_selection
 from wstrace.report.ci import gate_json
@@ -172,6 +173,8 @@ def test_every_output_says_the_same_of_every_site(name: str, load: Callable[[], 
     assert _of_diff(run) == {p: o for p, o in said.items() if o not in ("before", "warmed")}
     assert _of_table(csv.DictReader(io.StringIO(render_csv(run))), "True") == escaped
     assert _of_table(_parquet(run), True) == escaped
+    for table in (frames.requests(run), frames.sites(run)):  # as `wstrace.load` gives them
+        assert _of_table(table.to_dict("records"), True) == escaped
     callers = {s["caller"] for s in report["sites"] if s["outcome"] == "escaped"}
     assert _of_timelines(page) == callers
     assert _of_perfetto(render_perfetto(run)) == callers
@@ -221,7 +224,7 @@ def _of_timelines(page: str) -> set[str]:
 
 
 def _of_diff(run: Run) -> dict[Place, str]:
-    rows = json.loads(as_json(phase_rows(run)))["rows"]
+    rows = json.loads(as_json(phase_rows(run), [run]))["rows"]
     sites = {(str(s.key), r["slot"]): s for s, r in zip(run.sites, rows, strict=True)}
     found = {}
     for row in rows:

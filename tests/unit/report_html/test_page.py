@@ -301,7 +301,7 @@ def test_two_runs_show_what_appeared_grew_and_went() -> None:
 
 def test_two_like_runs_say_so() -> None:
     words = _words(render([runs.crashed(), runs.crashed()]))
-    assert "The same sites asked for the same sizes" in words
+    assert "Escaped in both: the same sites asked for the same sizes" in words
 
 
 def test_other_numbers_of_runs_are_refused() -> None:

@@ -214,8 +214,10 @@ def _lines(worst: Bound, site: KnownSite | None) -> list[tuple[str, str]]:
 def _size(worst: Bound, site: KnownSite | None) -> str:
     if worst.bytes is None:
         return f"unknown: needs {', '.join(worst.needs)}"
+    from wstrace.units import exact
+
     grade = ", rule, not confirmed by a trace" if site else ""
-    return f"{worst.bytes:,} bytes ({worst.bytes / 2**20:,.2f} MiB){grade}"
+    return f"{exact(worst.bytes)}{grade}"
 
 
 def _alternatives(site: KnownSite) -> list[KnownSite]:

@@ -17,7 +17,7 @@ OUT = Annotated[
 
 
 def command(output: OUT = None) -> None:
-    """A real vLLM on the CPU dies of a locked workspace, is diagnosed, and survives.
+    """vLLM on the CPU dies of a locked workspace, and is cured.
 
     Needs vLLM's CPU engine in this environment (./scripts/demo builds one). Exits 0 when
     every step went as it should, 1 when one did not.

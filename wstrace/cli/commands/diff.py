@@ -15,7 +15,7 @@ FORMAT = Annotated[Literal["text", "json"], typer.Option("--format", help="text 
 
 
 def command(traces: TRACES, fmt: FORMAT = "text") -> None:
-    """The diff: warm-up against serving of one run, or two runs, site by site.
+    """Warm-up against serving of one run, or two runs, by site.
 
     Example: wstrace diff before-upgrade/ after-upgrade/
     """
@@ -32,6 +32,6 @@ def command(traces: TRACES, fmt: FORMAT = "text") -> None:
         else diff.run_rows(sessions[0], sessions[1])
     )
     if fmt == "json":
-        sys.stdout.write(diff.as_json(rows))
+        sys.stdout.write(diff.as_json(rows, sessions))
     else:
-        diff.print_rows(rows, single=len(sessions) == 1)
+        diff.print_rows(rows, sessions)

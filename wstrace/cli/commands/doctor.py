@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from wstrace.cli.checkup import Check
 
 OUT = Annotated[Path, typer.Option("-o", "--output", help="Where traces would go.")]
@@ -17,20 +19,40 @@ MARKS = {"ok": "ok  ", "warn": "note", "bad": "FAIL"}
 
 
 def command(output: OUT = Path(), form: FORMAT = "text") -> None:
-    """Is the recorder ready here: plugin, vLLM version, every hook, the trace folder.
+    """Would a run be recorded here: plugin, vLLM, hooks, folder.
 
     Exits 0 when a run would be recorded, 1 when something is in the way: a hook that would
     stand down too, since the gate is then inconclusive.
     """
-    from contextlib import redirect_stdout
-
     from wstrace.cli import checkup
 
-    with redirect_stdout(sys.stderr):  # vLLM logs to stdout while it is imported
-        checks = checkup.run_all(output)
-    print(as_json(checks) if form == "json" else as_text(checks))
+    checks = []
+    for check in told(checkup.run_all(output)):
+        checks.append(check)
+        if form == "text":
+            print(as_text([check]), flush=True)
+    if form == "json":
+        print(as_json(checks))
     if any(check.state == "bad" for check in checks):
         sys.exit(1)
+
+
+def told(checks: Iterator[Check]) -> Iterator[Check]:
+    """Each check as it is done. Between them vLLM is imported: it takes many seconds and logs
+    as it comes, so a terminal is told that something goes on, and the logs go nowhere."""
+    from wstrace.cli import outlet
+
+    waits = sys.stderr.isatty()
+    while True:
+        if waits:
+            print("looking at vLLM ...", end="\r", file=sys.stderr, flush=True)
+        with outlet.quiet():
+            check = next(checks, None)
+        if waits:
+            print(" " * 20, end="\r", file=sys.stderr, flush=True)
+        if check is None:
+            return
+        yield check
 
 
 def as_text(checks: list[Check]) -> str:

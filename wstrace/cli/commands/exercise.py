@@ -27,7 +27,9 @@ def command(
     max_seconds: SECONDS = 120,
     wait: WAIT = 0,
 ) -> None:
-    """Send a running server the few requests that reach the corners: a gate needs them.
+    """Send a server the few requests that reach the corners.
+
+    A gate needs them: what was not reached was not judged.
 
     Exit 0 when all were answered, 1 when the server died, failed or refused one, 2 when
     nothing answers at the URL. A key comes from the variable VLLM_API_KEY.

@@ -39,12 +39,12 @@ def command(
     run: RUN = None,
     torch_trace: TORCH = None,
 ) -> None:
-    """A run for other tools: Prometheus and Grafana, Perfetto, notebooks.
+    """A run for other tools: Prometheus, Perfetto, CSV, Parquet.
 
     Example: wstrace export wstrace-20260516T101500Z-1a2b3c4d --format perfetto -o run.json
     """
+    from wstrace.cli import outlet
     from wstrace.cli.reading import read_sessions
-    from wstrace.files import write_output
 
     if torch_trace is not None and fmt != "perfetto":
         raise WstraceError("--torch-trace goes with --format perfetto.", "Leave one out.")
@@ -52,7 +52,7 @@ def command(
     if fmt == "parquet":
         _write_bytes(session, output)
         return
-    write_output(_text(fmt, torch_trace)(session), output)
+    outlet.write(_text(fmt, torch_trace)(session), output)
 
 
 def _text(fmt: str, torch_trace: Path | None) -> Callable[[Run], str]:
@@ -75,6 +75,6 @@ def _write_bytes(session: Run, output: Path | None) -> None:
 
     if output is None:
         raise WstraceError("Parquet is not text.", "Give a file: -o requests.parquet.")
-    from wstrace.files import write_output
+    from wstrace.cli import outlet
 
-    write_output(render_parquet(session), output)
+    outlet.write(render_parquet(session), output)

@@ -89,9 +89,10 @@ def command(
     min_exercise: EXERCISE = None,
     config: CONFIG = None,
 ) -> None:
-    """Judge traces in CI: exit 0 clean, 1 findings, 2 unusable input, 3 inconclusive.
+    """Judge traces in CI: exit 0 clean, 1 findings, 2 or 3 neither.
 
-    1 wins over 3. Example: wstrace gate ./wstrace-* --format github --format junit:junit.xml
+    2 is unusable input, 3 inconclusive; 1 wins over 3.
+    Example: wstrace gate ./wstrace-* --format github --format junit:junit.xml
     """
     from wstrace.gate.gate_config import find_config, read_config
     from wstrace.gate.judge import judge
@@ -192,10 +193,11 @@ def _accept(
     from wstrace.files import write_output
     from wstrace.gate.baseline import format_baseline
     from wstrace.gate.judge import accept
+    from wstrace.units import plural
 
     accepted = accept(judgement, reason, until)
     write_output(format_baseline(accepted.values()), target)
-    typer.echo(f"wstrace: {len(accepted)} findings accepted in {target}", err=True)
+    typer.echo(f"wstrace: {plural(len(accepted), 'finding')} accepted in {target}", err=True)
     return replace(policy, baseline=accepted)
 
 

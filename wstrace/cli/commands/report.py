@@ -21,12 +21,12 @@ RUN = Annotated[str | None, typer.Option("--run", help="Which run of the folder.
 
 
 def command(traces: TRACES, fmt: FORMAT = None, output: OUT = None, run: RUN = None) -> None:
-    """What a run's layers asked for, in warm-up and in serving, and what escaped.
+    """What layers asked in warm-up and in serving; what escaped.
 
     Example: wstrace report wstrace-20260516T101500Z-1a2b3c4d -o report.html
     """
+    from wstrace.cli import outlet
     from wstrace.cli.reading import read_sessions
-    from wstrace.files import write_output
     from wstrace.report.choose import format_of, reporter
 
     name = format_of(output, fmt)
@@ -39,7 +39,7 @@ def command(traces: TRACES, fmt: FORMAT = None, output: OUT = None, run: RUN = N
     if name == "text" and output is None and sys.stdout.isatty():
         _on_terminal(runs[0])
         return
-    write_output(reporter(name)(runs), output)
+    outlet.write(reporter(name)(runs), output)
 
 
 def _on_terminal(session: object) -> None:

@@ -65,8 +65,10 @@ def command(
     force: FORCE = False,
     merge: MERGE = None,
 ) -> None:
-    """A reserve config from traces: bytes that keep the sites seen from outgrowing a locked
-    arena, what they cost, and what can still fail. Sites of a reserve that a run had are kept.
+    """A reserve config from traces, and what it costs.
+
+    Bytes that keep the sites seen from outgrowing a locked arena, and what can still fail.
+    Sites of a reserve that a run had are kept.
 
     Example: wstrace reserve wstrace-20260101-abc/ -o reserve.yaml
     """

@@ -77,7 +77,7 @@ def command(
     report: REPORT = None,
     quiet: QUIET = False,
 ) -> None:
-    """Run a vLLM command with the recorder attached; exit with its exit code.
+    """Run a vLLM command with the recorder; exit with its exit code.
 
     Example: wstrace run -- vllm serve MODEL --max-model-len 32768
     """

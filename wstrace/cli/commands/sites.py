@@ -16,7 +16,7 @@ Format = Literal["text", "json"]
 def command(
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = "text",
 ) -> None:
-    """The call sites whose worst case is known: where they are and what moves them."""
+    """The call sites whose worst case is known; what moves it."""
     from wstrace.known_sites.known import known_sites
 
     if output == "json":

@@ -49,7 +49,7 @@ def command(
     model_config: MODEL = None,
     reserve: RESERVE = None,
 ) -> None:
-    """Read a vLLM log or a pasted report: which layer, why, what it can need, what to do.
+    """Read a vLLM log or report: which layer, why, what to do.
 
     Exit 0 whether or not the text has a failure, 2 for input that cannot be read.
     """

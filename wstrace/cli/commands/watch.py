@@ -25,7 +25,7 @@ EVERY = Annotated[
 
 
 def command(folder: FOLDER, run: RUN = None, once: ONCE = False, interval: EVERY = 1.0) -> None:
-    """A run while it happens: phase, arena, growths, escapes and step of every worker.
+    """A run while it happens: phase, arena, growths and escapes.
 
     Reads what was appended since it last looked, and stops when the run ends. Piped, it
     prints a line an event. Example: wstrace watch wstrace-20260516T101500Z-1a2b3c4d

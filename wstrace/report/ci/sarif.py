@@ -12,10 +12,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import wstrace
-from wstrace.findings.codes import CODES, TITLES
+from wstrace.findings.codes import TITLES
 from wstrace.gate.judge import Judged, Judgement, RunJudgement
 from wstrace.gate.limits import Violation
 from wstrace.report.ci.gate_lines import explain, line_of, numbers, violation_line
+from wstrace.report.pages import page_url, site_url
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 MANAGER: Final = "vllm/v1/worker/workspace.py"
@@ -60,6 +61,7 @@ def _run(run: RunJudgement) -> Json:
             "driver": {
                 "name": "wstrace",
                 "version": wstrace.__version__,
+                **({"informationUri": site} if (site := site_url()) else {}),
                 "rules": [_rule(code) for code in used],
             }
         },
@@ -71,13 +73,12 @@ def _run(run: RunJudgement) -> Json:
 
 
 def _rule(code: str) -> Json:
-    return {
-        "id": code,
-        "shortDescription": {"text": RULES[code]},
-        "help": {"text": f"See {CODES[code].page} of wstrace."}
-        if code in TITLES
-        else {"text": "See docs/gate.md of wstrace."},
-    }
+    rule = {"id": code, "shortDescription": {"text": RULES[code]}}
+    if code not in TITLES:
+        return rule | {"help": {"text": "See docs/gate.md of wstrace."}}
+    url = page_url(code)
+    uri = {"helpUri": url} if url else {}
+    return rule | {"help": {"text": f"wstrace explain {code} says what to do."}} | uri
 
 
 def _invocation(run: RunJudgement) -> Json:

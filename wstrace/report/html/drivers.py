@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,6 +22,7 @@ from wstrace.vllm.roles import ROLES
 MOST_CHARTS: Final = 6
 MOST_POINTS: Final = 400
 LINE_POINTS: Final = 160
+MOST_STAIRS: Final = 4096  # values of a driver that are all looked at, to draw stairs upright
 _GUESSES: Final = ("num_computed_tokens", "num_scheduled_tokens", "num_reqs", "seq_len")
 
 
@@ -156,7 +157,7 @@ def _add_line(
     chart.formula = clean(bound.driver_formula or "", 600)
     formula = expression.parse(bound.driver_formula or "0")
     with suppress(WstraceError):
-        chart.line = [(x, formula.evaluate({**known, driver: x})) for x in _grid(low, high)]
+        chart.line = _line(low, high, lambda x: formula.evaluate({**known, driver: x}))
 
 
 def _held(name: str, bound: Bound, numbers: Mapping[str, int]) -> int | None:
@@ -168,6 +169,24 @@ def _value(formula: str, names: Mapping[str, int]) -> int | None:
         return expression.parse(formula).evaluate(names)
     except WstraceError:
         return None
+
+
+def _line(low: int, high: int, size: Callable[[int], int]) -> list[tuple[int, int]]:
+    """The corners of the line where they are few; else points of it, evenly spread."""
+    if high - low < MOST_STAIRS:
+        points = [(x, size(x)) for x in range(low, high + 1)]
+        corners = [p for i, p in enumerate(points) if _is_corner(points, i)]
+        if len(corners) <= 2 * LINE_POINTS:
+            return corners
+    return [(x, size(x)) for x in _grid(low, high)]
+
+
+def _is_corner(points: Sequence[tuple[int, int]], at: int) -> bool:
+    """An end of the line, or a point where its slope changes."""
+    if at in (0, len(points) - 1):
+        return True
+    before, here, after = (points[at + step][1] for step in (-1, 0, 1))
+    return here - before != after - here
 
 
 def _grid(low: int, high: int) -> list[int]:

@@ -1,31 +1,45 @@
-"""The figures' definitions, in plotly. Colours are names of CSS variables: the page replaces
-them by the theme's values and draws again when the theme changes.
+"""All figures of the reports, in plotly: the HTML page and `wstrace.load(...).figure(NAME)`.
+
+Colours are names of CSS variables: the page replaces them by the theme's values and draws
+again when the theme changes; `resolved` does the same for a notebook.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from wstrace.report import assets
 from wstrace.report.html.drivers import Dot, DriverChart
 from wstrace.report.html.memory import MemoryView
 from wstrace.report.html.names import clean, figure_text
-from wstrace.report.html.plotting import (
-    Figure,
-    arena_label,
-    base_layout,
-    bytes_axis,
-    colour,
-    horizontal,
-    label,
-    validated,
-    vertical,
-)
 from wstrace.report.html.sites import MOST_BARS, SiteRow
+from wstrace.report.html.timeline import Kind, Point, Timeline
 from wstrace.runs.compare import SiteChange
 from wstrace.units import human
+
+Figure = dict[str, Any]
+DEVICE_SHARE: Final = 0.5  # a bar shorter than this part of the device is drawn without it
+
+_POINTS: Final[dict[Kind, tuple[str, str, int]]] = {
+    "warm-up": ("warmup", "circle", 7),
+    "serving": ("serving", "circle", 7),
+    "growth": ("arena", "triangle-up", 9),
+    "reserve": ("bound", "star", 11),
+    "escape": ("error", "diamond", 10),
+    "refused": ("error", "x", 11),
+}
+_NAMES: Final[dict[Kind, str]] = {
+    "warm-up": "asked in warm-up",
+    "serving": "asked in serving",
+    "growth": "arena replaced",
+    "reserve": "reserve applied",
+    "escape": "escaped the lock",
+    "refused": "refused",
+}
 
 
 def warmup_against_serving(rows: Sequence[SiteRow]) -> Figure:
@@ -122,6 +136,7 @@ def driver(chart: DriverChart) -> Figure:
                 hovertemplate="%{x:,}: %{customdata}<extra>formula</extra>",
             )
         )
+    traces.append(_arena_line(chart))
     traces += _dots(chart.dots)
     sizes = [d.bytes for d in chart.dots] + [y for _, y in chart.line] + [chart.arena]
     layout = base_layout(height=320, y=bytes_axis(sizes))
@@ -133,13 +148,24 @@ def driver(chart: DriverChart) -> Figure:
         "tickformat": ",d",
         "tickfont": {"size": 11},
     }
-    layout["shapes"] = [horizontal(chart.arena)]
-    layout["annotations"] = [arena_label(chart.arena)]
     if chart.limit is not None:
-        layout["shapes"].append(vertical(chart.limit, "bound"))
-        layout["annotations"].append(label(chart.limit, f"limit {chart.limit:,}"))
-        layout["annotations"][-1]["xanchor"] = "right"
+        layout["shapes"] = [vertical(chart.limit, "bound")]
+        layout["annotations"] = [label(chart.limit, f"limit {chart.limit:,}")]
+        layout["annotations"][0]["xanchor"] = "right"
     return validated(traces, layout)
+
+
+def _arena_line(chart: DriverChart) -> go.Scatter:
+    """The arena over the whole width, named in the legend: a label here is overprinted."""
+    ends = [0, max([chart.limit or 0, *(dot.x for dot in chart.dots)])]
+    return go.Scatter(
+        name=f"arena {human(chart.arena)}",
+        x=ends,
+        y=[chart.arena, chart.arena],
+        mode="lines",
+        line={"color": colour("arena"), "width": 1.5, "dash": "dash"},
+        hoverinfo="skip",
+    )
 
 
 def _dots(dots: Sequence[Dot]) -> list[go.Scatter]:
@@ -147,6 +173,7 @@ def _dots(dots: Sequence[Dot]) -> list[go.Scatter]:
     return [
         go.Scatter(
             name=f"asked in {name}",
+            cliponaxis=False,
             x=[d.x for d in dots if d.after is after],
             y=[d.bytes for d in dots if d.after is after],
             mode="markers",
@@ -185,9 +212,10 @@ def memory(view: MemoryView) -> Figure:
     layout = base_layout(height=150 + 40 * len(columns))
     layout["barmode"] = "stack"
     totals = [sum(p.now for p in view.parts), sum(p.after or 0 for p in view.parts)]
-    layout["xaxis"] = bytes_axis([*totals, view.total or 0])
+    shown = view.total if view.total and max(totals) >= view.total * DEVICE_SHARE else 0
+    layout["xaxis"] = bytes_axis([*totals, shown])
     layout["yaxis"] = {"automargin": True, "fixedrange": True}
-    if view.total:
+    if view.total and shown:
         layout["shapes"] = [vertical(view.total)]
         layout["annotations"] = [label(view.total, f"device {human(view.total)}")]
         layout["annotations"][0]["xanchor"] = "right"
@@ -211,3 +239,226 @@ def comparison(changes: Sequence[SiteChange]) -> Figure:
 def _caller(change: SiteChange) -> str:
     seen = change.b or change.a
     return clean((seen.caller if seen else "") or str(change.key))
+
+
+def timeline(line: Timeline) -> Figure:
+    """Arena as a staircase, requests as points, phases as bands, locks as lines."""
+    traces: list[Any] = [_staircase(line.arena)]
+    for kind, points in line.points.items():
+        if points:
+            traces.append(_scatter(kind, points))
+    layout = base_layout(height=340, y=bytes_axis(_sizes(line)))
+    layout["xaxis"] = _band_axis(line)
+    layout["shapes"] = [*_band_shapes(line), *(vertical(m.x) for m in line.marks)]
+    layout["annotations"] = [label(m.x, m.text, i) for i, m in enumerate(line.marks)]
+    return validated(traces, layout)
+
+
+def _sizes(line: Timeline) -> list[int]:
+    return [p.bytes for points in line.points.values() for p in points]
+
+
+def _staircase(points: Sequence[Point]) -> go.Scatter:
+    return go.Scatter(
+        x=[p.x for p in points],
+        y=[p.bytes for p in points],
+        customdata=[p.text for p in points],
+        name="arena",
+        mode="lines",
+        line={"shape": "hv", "color": colour("arena"), "width": 2},
+        fill="tozeroy",
+        fillcolor=colour("arena-soft"),
+        hoverinfo="skip",
+    )
+
+
+def _scatter(kind: Kind, points: Sequence[Point]) -> go.Scatter:
+    name, symbol, size = _POINTS[kind]
+    return go.Scatter(
+        x=[p.x for p in points],
+        y=[p.bytes for p in points],
+        customdata=[p.text for p in points],
+        name=_NAMES[kind],
+        mode="markers",
+        cliponaxis=False,  # a small request lies on the axis
+        marker={
+            "color": colour(name),
+            "symbol": symbol,
+            "size": size,
+            "line": {"color": colour("panel"), "width": 1},
+        },
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+
+
+def _band_axis(line: Timeline) -> Figure:
+    return {
+        "range": [0, 1],
+        "tickvals": [(b.start + b.end) / 2 for b in line.bands],
+        "ticktext": [b.phase for b in line.bands],
+        "showgrid": False,
+        "zeroline": False,
+        "tickfont": {"size": 11},
+        "automargin": True,
+    }
+
+
+def _band_shapes(line: Timeline) -> list[Figure]:
+    return [
+        {
+            "type": "rect",
+            "xref": "x",
+            "yref": "paper",
+            "x0": band.start,
+            "x1": band.end,
+            "y0": 0,
+            "y1": 1,
+            "line": {"width": 0},
+            "fillcolor": colour("band"),
+            "layer": "below",
+        }
+        for band in line.bands[1::2]
+    ]
+
+
+def colour(name: str) -> str:
+    """A theme colour, by the name of its CSS variable."""
+    return f"var(--{name})"
+
+
+def vertical(x: float, name: str = "ink") -> Figure:
+    """A dotted line over the whole height at `x`."""
+    return {
+        "type": "line",
+        "xref": "x",
+        "yref": "paper",
+        "x0": x,
+        "x1": x,
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": colour(name), "width": 1, "dash": "dot"},
+    }
+
+
+def label(x: float, text: str, index: int = 0) -> Figure:
+    """A text above the plot at `x`; odd ones stand a row higher."""
+    return {
+        "x": x,
+        "xref": "x",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "yshift": 2 + 14 * (index % 2),
+        "xanchor": "right" if x > 0.8 else "center",
+        "showarrow": False,
+        "text": figure_text(text, 60),
+        "font": {"size": 11, "color": colour("soft")},
+    }
+
+
+def bytes_axis(sizes: Iterable[int]) -> Figure:
+    """Ticks at round binary sizes, named as people write them: 64 MiB, not 70M.
+
+    These serve the linear scale; the page makes those of the logarithmic one.
+    """
+    largest = max(sizes, default=0)
+    step = _step(largest)
+    ticks = [step * i for i in range(int(largest // step) + 2)]
+    return {
+        "tickvals": ticks,
+        "ticktext": [_short(t) for t in ticks],
+        "rangemode": "tozero",
+        "range": [0, largest * 1.12 or 1],
+        "gridcolor": colour("line"),
+        "zeroline": False,
+        "automargin": True,
+        "tickfont": {"size": 11},
+    }
+
+
+def _step(largest: int) -> int:
+    """A power of two that divides the axis into four to eight parts."""
+    step = 1
+    while step * 6 < largest:
+        step *= 2
+    return step
+
+
+def _short(size: int) -> str:
+    return human(size).replace(".00", "") if size else "0"
+
+
+def base_layout(height: int, y: Figure | None = None) -> Figure:
+    """Margins, fonts, legend and hover label; `height` in CSS pixels."""
+    layout: Figure = {
+        "height": height,
+        "margin": {"l": 8, "r": 12, "t": 14, "b": 8},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": colour("ink"), "size": 12, "family": "inherit"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": -0.18,
+            "yanchor": "top",
+            "font": {"size": 12},
+        },
+        "hoverlabel": {
+            "bgcolor": colour("panel"),
+            "bordercolor": colour("line-strong"),
+            "font": {"color": colour("ink"), "size": 12},
+            "align": "left",
+        },
+        "hovermode": "closest",
+        "dragmode": False,
+    }
+    if y is not None:
+        layout["yaxis"] = y
+    return layout
+
+
+def validated(traces: Sequence[Any], layout: Figure) -> Figure:
+    """Validated by plotly, without its template (which is larger than most figures)."""
+    labels = layout.get("annotations", [])
+    rows = max((each.get("yshift", 0) for each in labels), default=0)
+    if any(each.get("yref") == "paper" for each in labels):
+        layout["margin"]["t"] = 34 + rows
+    figure = go.Figure(list(traces), layout)
+    figure.update_layout(template=None)
+    spec: Figure = figure.to_plotly_json()
+    spec["layout"].pop("template", None)
+    return spec
+
+
+def resolved(spec: Figure, theme: str) -> go.Figure:
+    """The figure with a theme's colours in place of their names, to show outside the page."""
+    colours = _theme(theme)
+    figure = go.Figure(_with_values(spec, colours))
+    paper = {"paper_bgcolor": colours["panel"], "plot_bgcolor": colours["panel"]}
+    return figure.update_layout(template="none", **paper)
+
+
+def _theme(theme: str) -> dict[str, str]:
+    """The values of CSS variables in report.css, the dark ones over the light ones."""
+    css = assets.read_text("report.css")
+    blocks = [css.partition(":root {")[2]]
+    if theme == "dark":
+        blocks.append(css.partition(':root[data-theme="dark"] {')[2])
+    # `--page: #fbfbfa;`
+    return dict(
+        pair
+        for block in blocks
+        for pair in re.findall(r"--([\w-]+):\s*([^;]+);", block.partition("}")[0])
+    )
+
+
+def _with_values(value: Any, colours: dict[str, str]) -> Any:
+    if isinstance(value, str):
+        name = re.fullmatch(r"var\(--([\w-]+)\)", value)  # `var(--error)`
+        return colours[name[1]] if name else colours["sans"] if value == "inherit" else value
+    if isinstance(value, dict):
+        return {key: _with_values(each, colours) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_values(each, colours) for each in value]
+    return value

@@ -11,6 +11,7 @@ from wstrace.known_sites import known
 from wstrace.report.finding_text import MAX_WAYS, slot_text, step_text, way_text
 from wstrace.report.html.names import clean, rank_names
 from wstrace.report.html.sites import SiteRow
+from wstrace.report.pages import page_url
 from wstrace.runs.run import Run
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Slot
@@ -32,6 +33,7 @@ class Card:
     facts: tuple[tuple[str, str], ...]
     statements: tuple[str, ...]
     site: int | None
+    page: str
     links: tuple[str, ...]
     bars: tuple[tuple[str, str, float], ...]
 
@@ -62,6 +64,7 @@ def _card(finding: Finding, number: int | None, worker: Worker | None) -> Card:
         facts=tuple((name, value) for name, value in _facts(finding, worker) if value),
         statements=tuple(clean(s, 300) for s in finding.statements[:4]),
         site=number,
+        page=page_url(finding.code) or "",
         links=_links(finding, worker.header.vllm if worker else None),
         bars=_bars(finding),
     )

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from wstrace.findings.codes import ORDER
+from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import slot_text
 from wstrace.report.html import figures
 from wstrace.report.html.facts import RunFacts, run_facts
@@ -14,8 +16,7 @@ from wstrace.report.html.names import clean
 from wstrace.report.html.page import build
 from wstrace.report.html.sites import MOST_BARS
 from wstrace.report.html.timeline import Timeline, timelines
-from wstrace.report.html.timeline_figure import timeline
-from wstrace.report.html.verdict_view import verdict_view
+from wstrace.report.html.verdict_view import VerdictView, verdict_view
 from wstrace.runs.compare import SiteChange, compare
 from wstrace.runs.run import Run, RunSite
 
@@ -41,8 +42,10 @@ def render_pair(old: Run, new: Run) -> str:
     changes = compare(old, new)
     facts = run_facts(old), run_facts(new)
     lines = [_first(timelines(session)[0]) for session in (old, new)]
+    verdicts = verdict_view(old), verdict_view(new)
     context = {
-        "verdicts": (verdict_view(old), verdict_view(new)),
+        "verdicts": verdicts,
+        "news": _news(*verdicts),
         "facts": facts,
         "tally": _tally(changes),
         "changes": [_row(change) for change in changes[:MOST_ROWS]],
@@ -55,6 +58,11 @@ def render_pair(old: Run, new: Run) -> str:
     return build("pair.html.j2", context, _figures(changes, lines))
 
 
+def _news(old: VerdictView, new: VerdictView) -> str:
+    """What became of the verdict."""
+    return f"{new.label} in both" if old.label == new.label else f"{old.label} → {new.label}"
+
+
 def _first(lines: Sequence[Timeline]) -> list[Timeline]:
     return list(lines[:MOST_TIMELINES])
 
@@ -64,7 +72,7 @@ def _figures(
 ) -> dict[str, Any]:
     specs = {"changes": figures.comparison(changes)} if changes else {}
     for run, of_run in zip("ab", lines, strict=True):
-        specs |= {f"timeline-{run}-{i}": timeline(t) for i, t in enumerate(of_run)}
+        specs |= {f"timeline-{run}-{i}": figures.timeline(t) for i, t in enumerate(of_run)}
     return specs
 
 
@@ -100,14 +108,17 @@ def different(a: RunFacts, b: RunFacts) -> list[tuple[str, str, str]]:
 
 
 def _finding_changes(old: Run, new: Run) -> list[tuple[str, str, str, str]]:
-    """(code, where, in A, in B) of every finding of either run."""
+    """(code, where, in A, in B) of every finding of either run, the worst first."""
     a, b = _findings(old), _findings(new)
-    keys = list(dict.fromkeys([*b, *a]))[:200]
+    ranked = sorted([*new.findings, *old.findings], key=lambda f: ORDER[f.severity])
+    keys = list(dict.fromkeys(_named(finding) for finding in ranked))[:200]
     return [(*key, a.get(key, "-"), b.get(key, "-")) for key in keys]
 
 
 def _findings(session: Run) -> dict[tuple[str, str], str]:
-    return {
-        (f.code, clean(f.caller or f.site or f.title)): clean(f.detail, 300)
-        for f in reversed(session.findings)
-    }
+    return {_named(f): clean(f.detail, 300) for f in reversed(session.findings)}
+
+
+def _named(finding: Finding) -> tuple[str, str]:
+    """How a row of the table names a finding."""
+    return finding.code, clean(finding.caller or finding.site or finding.title)

@@ -152,11 +152,18 @@ def _buffer(spec: Spec) -> tuple[str, str, str]:
     return shape or "scalar", clean(spec.dtype, 40), human(spec.bytes)
 
 
+_KINDS: Final = {
+    "constant": "fixed while this config runs",
+    "driver": "grows with",
+    "unbound": "not followed further",
+}
+
+
 def _leaf(leaf: Leaf) -> tuple[str, str, str]:
     value = "?" if leaf.value is None else f"{leaf.value:,}"
     from_where = leaf.role or leaf.source or leaf.why or leaf.where
     return (
         clean(leaf.name),
         value,
-        clean(f"{leaf.kind}: {from_where}" if from_where else leaf.kind),
+        clean(f"{_KINDS[leaf.kind]}: {from_where}" if from_where else _KINDS[leaf.kind]),
     )

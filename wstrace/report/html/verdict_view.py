@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from wstrace.findings.finding import Finding
 from wstrace.report.html.names import clean
@@ -17,16 +17,23 @@ _LABELS: Final[dict[Verdict, str]] = {
     "findings": "Escaped",
     "inconclusive": "Inconclusive",
 }
+MOST_ESCAPES: Final = 8
 
 
 @dataclass(frozen=True)
 class VerdictView:
-    """`caller` is vLLM's own caller string (people search for it), '' where none is named."""
+    """`caller` is vLLM's own caller string (people search for it), '' where none is named.
+
+    `outcome` is what an escape did to the engine, '' where nothing escaped. `also` has the
+    other escapes, each its caller and its sizes.
+    """
 
     verdict: Verdict
     label: str
+    outcome: Literal["", "died", "survived"]
     caller: str
     sentence: str
+    also: tuple[tuple[str, str], ...]
     error_text: str
     numbers: tuple[tuple[str, str, str], ...]
     reasons: tuple[str, ...]
@@ -39,8 +46,10 @@ def verdict_view(run: Run) -> VerdictView:
     return VerdictView(
         verdict=run.verdict(),
         label=_label(run),
+        outcome=_outcome(run),
         caller=clean(caller),
         sentence=_unbroken(clean(rest, 500)),
+        also=_also(run, worst),
         error_text=clean(_error_text(run, worst), 500),
         numbers=_of_finding(worst) if worst else _of_run(run),
         reasons=tuple(clean(reason, 400) for reason in run.inconclusive),
@@ -52,11 +61,31 @@ def _label(run: Run) -> str:
     return _LABELS[verdict] if run.escapes or verdict != "findings" else "Findings"
 
 
+def _outcome(run: Run) -> Literal["", "died", "survived"]:
+    """vLLM's engine dies of a refusal; under --on-growth grow it goes on."""
+    refused = [failure for worker in run.workers for failure in worker.failures]
+    if any(not failure.survived for failure in refused):
+        return "died"
+    return "survived" if run.escapes else ""
+
+
+def _also(run: Run, worst: Finding | None) -> tuple[tuple[str, str], ...]:
+    others = [finding for finding in run.escapes if finding is not worst]
+    return tuple((clean(f.caller or f.site), _sizes(f)) for f in others[:MOST_ESCAPES])
+
+
+def _sizes(finding: Finding) -> str:
+    if finding.serving_bytes is None:
+        return f"({finding.code})"
+    return f"{human(finding.serving_bytes)} in {human(finding.arena_bytes)} ({finding.code})"
+
+
 def _split(text: str, worst: Finding | None) -> tuple[str, str]:
     """vLLM's caller string and the rest of the sentence."""
     caller = worst.caller or worst.site if worst else ""
-    if caller and text.startswith(f"'{caller}' "):
-        return caller, text[len(caller) + 3 :]
+    for joint in ("' ", "': "):  # `'a.py:1:f' asked`, `'a.py:1:f': 4 captured graphs`
+        if caller and text.startswith(f"'{caller}{joint}"):
+            return caller, text[len(caller) + 1 + len(joint) :]
     return "", text
 
 

@@ -1,0 +1,128 @@
+"""`wstrace explain`, `wstrace completion`, where a code's page is, what --help loads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.unit.report_html import runs
+from wstrace.cli.app import COMMANDS, main
+from wstrace.findings.codes import TITLES
+from wstrace.report import pages
+from wstrace.report.html import render
+
+ROOT = Path(__file__).resolve().parents[3]
+SITE = "https://docs.example.org/wstrace"
+
+
+def wstrace(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "wstrace.cli.app", *words],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str
+) -> tuple[object, str, str]:
+    monkeypatch.setattr(sys, "argv", ["wstrace", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    return ended.value.code, out, err
+
+
+@pytest.fixture(autouse=True)
+def no_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(pages.VARIABLE, raising=False)
+
+
+@pytest.mark.parametrize("code", TITLES)
+def test_every_code_is_explained_by_its_page(code: str) -> None:
+    text = pages.page_text(code)
+    assert text.startswith(f"# {code}")
+    assert "<!--" not in text
+
+
+def test_explain_shows_the_page_and_its_address(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = said(capsys, monkeypatch, "explain", "ws107")
+    assert code == 0
+    assert out == pages.page_text("WS107").rstrip() + "\n"
+    monkeypatch.setenv(pages.VARIABLE, f"{SITE}/")
+    _, out, _ = said(capsys, monkeypatch, "explain", "WS107")
+    assert out.splitlines()[-1] == f"{SITE}/findings/WS107.html"
+
+
+def test_explain_alone_lists_the_codes_and_a_wrong_code_is_an_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out, _ = said(capsys, monkeypatch, "explain")
+    assert [line.split()[0] for line in out.splitlines()] == list(TITLES)
+    code, _, err = said(capsys, monkeypatch, "explain", "WS1O7")
+    assert code == 2
+    assert "Did you mean WS107?" in err
+
+
+def test_the_page_links_a_finding_only_where_a_site_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = render([runs.crashed()])
+    assert "<code>wstrace explain WS101</code>" in page
+    monkeypatch.setenv(pages.VARIABLE, SITE)
+    page = render([runs.crashed()])
+    assert f'<a href="{SITE}/findings/WS101.html" rel="noreferrer">About WS101</a>' in page
+
+
+def test_the_wheel_carries_the_pages() -> None:
+    assert '"docs/findings" = "wstrace/docs/findings"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_completion_completes_commands_and_options() -> None:
+    script = wstrace("completion", "bash").stdout
+    assert "complete -o default -F _wstrace_completion wstrace" in script
+    asked = {"COMP_WORDS": "wstrace gate --fai", "COMP_CWORD": "2"}
+    assert wstrace(_WSTRACE_COMPLETE="complete_bash", **asked).stdout.split() == ["--fail-on"]
+    asked = {"COMP_WORDS": "wstrace re", "COMP_CWORD": "1"}
+    found = wstrace(_WSTRACE_COMPLETE="complete_bash", **asked).stdout.split()
+    assert found == ["report", "reserve"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_there_is_a_script_for_each_shell(shell: str) -> None:
+    done = wstrace("completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "_WSTRACE_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_summary_is_shown_whole_on_80_columns(name: str) -> None:
+    """The list of commands cuts a longer one: 80 columns, less the names and the margins."""
+    summary = (import_module(f"wstrace.cli.commands.{name}").command.__doc__ or "").split("\n")[
+        0
+    ]
+    assert len(summary) <= 78 - 6 - max(map(len, COMMANDS))
+    assert "..." not in summary
+
+
+def test_help_loads_neither_rich_nor_what_only_a_command_needs() -> None:
+    code = (
+        "import sys; from wstrace.cli import app; sys.argv[1:] = ['--help']\n"
+        "try: app.main()\n"
+        "except SystemExit: pass\n"
+        "print('LOADED', *{'rich', 'pandas', 'plotly', 'jinja2', 'yaml'} & sys.modules.keys())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1].split() == ["LOADED"]
+    assert "..." not in done.stdout.replace("[ARGS]...", "")

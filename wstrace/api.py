@@ -1,0 +1,148 @@
+"""`wstrace.load`: a recorded run for notebooks and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from wstrace.errors import WstraceError
+from wstrace.runs.run import Run, Verdict, analyse, load_run, refuse_no_trace
+from wstrace.units import plural
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from wstrace.bounds.bound import Bound
+    from wstrace.planning.plan import ReservePlan
+    from wstrace.report.html.figures import Figure
+
+
+def load(path: str | PathLike[str], *, run: str | None = None) -> Trace:
+    """The trace folder or file at `path`, analysed; `run` picks one of several runs.
+
+    Raises WstraceError where nothing can be read there.
+    """
+    found = load_run(Path(path), run)
+    refuse_no_trace(found.trace)
+    return Trace(found)
+
+
+class Trace:
+    """A recorded run as tables, bounds, a reserve and figures. Sizes are bytes.
+
+    Made by `wstrace.load`. The tables are new DataFrames at each call, with the columns,
+    dtypes and units of docs/python-api.md also where they have no row.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __repr__(self) -> str:
+        run = self._run
+        ranks, sites = plural(len(run.workers), "rank"), plural(len(run.sites), "site")
+        return f"<wstrace.Trace {run.trace.path}: {self.verdict}, {ranks}, {sites}>"
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        return self._run.trace.run
+
+    @property
+    def verdict(self) -> Verdict:
+        """`clean`, `findings` (some error was found) or `inconclusive`, as the gate's."""
+        return self._run.verdict()
+
+    @property
+    def inconclusive(self) -> list[str]:
+        """Why the trace cannot show that the run was clean; empty when it can."""
+        return self._run.inconclusive
+
+    def requests(self) -> pd.DataFrame:
+        """A row a recorded request: one that was new by its site, bytes, slot or phase."""
+        from wstrace.frames import frames
+
+        return frames.requests(self._run)
+
+    def sites(self) -> pd.DataFrame:
+        """A row a call site and slot over all ranks, the largest request first."""
+        from wstrace.frames import frames
+
+        return frames.sites(self._run)
+
+    def steps(self) -> pd.DataFrame:
+        """A row a step of a worker in which a request was recorded; others left no record."""
+        from wstrace.frames import frames
+
+        return frames.steps(self._run)
+
+    def findings(self) -> pd.DataFrame:
+        """A row a finding, merged over ranks, the worst first."""
+        from wstrace.frames import frames
+
+        return frames.findings(self._run.findings, self.run)
+
+    def bound(self, site: str) -> Bound:
+        """What a site can ever ask: `bytes`, `grade`, `formula`, `drivers`, `needs`, `why`.
+
+        `site` is `file:function`, the end of it, or `file:line:function` as vLLM's error has
+        it. Over the slots, the largest. Raises WstraceError where no or several sites match.
+        """
+        found = {str(s.key): s.bound for s in self._run.sites if s.key.is_called(site)}
+        if len(found) == 1:
+            return next(iter(found.values()))
+        seen = sorted(found or {str(s.key) for s in self._run.sites})
+        raise WstraceError(
+            f"{'Several sites are' if found else 'No site is'} called {site!r}.",
+            f"The trace has: {', '.join(seen) or 'none'}.",
+        )
+
+    def reserve(
+        self,
+        *,
+        cover: Mapping[str, str] | None = None,
+        budget: int | None = None,
+        limits: Mapping[str, int] | None = None,
+    ) -> ReservePlan:
+        """The reserve that `wstrace reserve` would write: `config`, `can_fail`, `payload()`.
+
+        `cover` has a choice for a site (`bound`, `observed`, `p99` or a size), `budget` is the
+        most bytes for all slots of a rank, `limits` are what-ifs and numbers that the trace
+        lacks, as `--set` takes them. Raises WstraceError where there is nothing to reserve.
+        """
+        from wstrace.planning.from_run import plan_run
+        from wstrace.planning.plan import Wishes
+
+        fresh = analyse(self._run.trace)  # a plan completes the workers' limits
+        return plan_run(fresh, Wishes(cover=cover, budget=budget, limits=limits))
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The names that `figure` takes for this run."""
+        return tuple(self._figures)
+
+    @cached_property
+    def _figures(self) -> dict[str, Figure]:
+        from wstrace.report.html.charts import charts, drawn
+        from wstrace.report.html.planned import planned
+
+        fresh = analyse(self._run.trace)
+        return drawn(charts(self._run, planned(fresh)[0]))
+
+    def figure(self, name: str, *, theme: Literal["light", "dark"] = "light") -> go.Figure:
+        """A chart of the HTML report by its name in `figures`, as a plotly figure.
+
+        `timeline` and `driver` are the first of each. Raises WstraceError for another name.
+        """
+        from wstrace.report.html.figures import resolved
+
+        spec = self._figures.get(name) or self._figures.get(f"{name}-0")
+        if spec is None:
+            raise WstraceError(
+                f"No figure is called {name!r}.",
+                f"This run has: {', '.join(self.figures) or 'none'}.",
+            )
+        return resolved(spec, theme)

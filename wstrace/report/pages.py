@@ -1,0 +1,56 @@
+"""The page of a finding code: its text, which the package ships, and its address.
+
+The address is one setting: `Documentation` of the project's URLs in pyproject.toml, which an
+installation carries in its metadata, or the variable WSTRACE_DOCS_URL for a copy of the
+documentation site of one's own. Without it nothing links to a page that may not be there, and
+`wstrace explain CODE` shows the text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+from typing import Final
+
+from wstrace.errors import WstraceError
+
+VARIABLE: Final = "WSTRACE_DOCS_URL"
+_PACKAGE: Final = Path(__file__).resolve().parent.parent
+
+
+def page_text(code: str) -> str:
+    """The page as Markdown. Raises WstraceError where the installation lacks it."""
+    for root in (_PACKAGE, _PACKAGE.parent):  # the wheel; a source checkout
+        page = root / "docs" / "findings" / f"{code}.md"
+        if page.is_file():
+            text = page.read_text(encoding="utf-8")
+            return re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)  # `<!-- run: ... -->`
+    raise WstraceError(
+        f"This installation of wstrace has no page about {code}.",
+        "Install the wheel again, or run from a complete source checkout.",
+    )
+
+
+def site_url() -> str | None:
+    """Address of the documentation site without a slash at its end, None where unset."""
+    return (os.environ.get(VARIABLE) or _documentation() or "").rstrip("/") or None
+
+
+def page_url(code: str) -> str | None:
+    """Address of the code's page on the documentation site, None where no site is set."""
+    site = site_url()
+    return f"{site}/findings/{code}.html" if site else None  # as mkdocs.yml builds it
+
+
+@cache
+def _documentation() -> str | None:
+    """`Documentation` of the installed project's URLs: `Documentation, https://...`."""
+    try:
+        found = metadata("wstrace").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return None
+    pairs = (entry.partition(",") for entry in found)
+    return next((url.strip() for name, _, url in pairs if name == "Documentation"), None)
