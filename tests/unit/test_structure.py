@@ -52,6 +52,7 @@ SHARED_CLASSES: Final = {
     "Persistent": "a record, and the testbed's pattern that makes one",
     "Limits": "a record of the engine's, and a person's for the gate",
     "Model": "vLLM's API has one, and a reserve is for one",
+    "Trace": "a folder's files as read, and what Python users hold",
     "Answer": "what a server said: to `exercise`, to the testbed; neither loads the other",
     "Entry": "a baseline's, a call counter's",
     "Place": "where a finding is, where a size fits",
