@@ -6,18 +6,17 @@ escape could hide behind an end, `doubts` has the reason, and the run is inconcl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wstrace.runs.worker import Worker
+from wstrace.runs.worker import Worker, rank_name
 from wstrace.trace.reader import ProcessTrace, Trace
-from wstrace.trace.records import End, Note, PhaseChange, Ranks
+from wstrace.trace.records import End, Note, PhaseChange
 from wstrace.units import plural
 
 STOPPED: Final = (130, 143)
 """SIGINT and SIGTERM, by which a server is stopped in order. SIGKILL (137) lets nothing end."""
-GROUPS: Final = ("dp", "pp", "tp", "ep")
 BESIDE_THE_POINT: Final = frozenset(
     (
         "slicer",  # a formula: the request stands without it
@@ -71,7 +70,7 @@ class RestsOn:
 
 def rests_on(trace: Trace, workers: Sequence[Worker]) -> RestsOn:
     """What the verdict of a run rests on."""
-    names = {id(worker.process): rank_name(worker) for worker in workers}
+    names = {id(w.process): _name(w) for w in workers}
     notes = [r.text for p in trace.processes for r in p.records if isinstance(r, Note)]
     return RestsOn(
         processes=tuple(_process(p, names.get(id(p))) for p in trace.processes),
@@ -82,15 +81,9 @@ def rests_on(trace: Trace, workers: Sequence[Worker]) -> RestsOn:
     )
 
 
-def rank_name(worker: Worker) -> str:
-    """`dp0 tp1`: the groups with several members; `rank 0` where there is one worker."""
-    world: Ranks = worker.init.world
-    several = [
-        f"{group}{getattr(worker.ranks, group)}"
-        for group in GROUPS
-        if (getattr(world, group) or 1) > 1 and getattr(worker.ranks, group) is not None
-    ]
-    return " ".join(several) or f"rank {worker.ranks.rank or 0}"
+def _name(worker: Worker) -> str:
+    alone = f"rank {worker.ranks.rank or 0}"
+    return rank_name(worker.ranks, worker.init.world) or alone
 
 
 def _process(process: ProcessTrace, name: str | None) -> Process:
@@ -163,6 +156,12 @@ def _concerns(note: str) -> bool:
     """
     who, _, rest = note.partition(": ")
     return who == "recorder" and rest.partition(": ")[0] not in BESIDE_THE_POINT
+
+
+def died_at(workers: Iterable[Worker]) -> int | None:
+    """The step of the first refusal that nothing survived; None where the run lived on."""
+    fatal = [f for w in workers for f in w.failures if not f.survived]
+    return min((f.step.index if f.step else 0 for f in fatal), default=None)
 
 
 def before_a_worker(trace: Trace) -> str:

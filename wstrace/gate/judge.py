@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from wstrace.amounts import Amount
 from wstrace.findings.finding import Finding
+from wstrace.findings.rests_on import died_at
 from wstrace.gate.baseline import Baseline, Entry, entry_for
 from wstrace.gate.limits import Limits, Violation, missing_ranks, unmatched, violations
 from wstrace.gate.place import Place, place_of, size_of
@@ -117,17 +118,29 @@ def judge(sessions: Sequence[Run], policy: Policy, today: date) -> Judgement:
 
 def _judge_run(session: Run, policy: Policy, today: date) -> RunJudgement:
     reach = reach_of(session)
+    findings = tuple(_judge(finding, policy, today) for finding in session.findings)
     return RunJudgement(
         session=session,
-        findings=tuple(_judge(finding, policy, today) for finding in session.findings),
+        findings=findings,
         violations=tuple(violations(session, policy.limits)),
         reasons=(
             *session.inconclusive,
+            *_behind(session, findings),
             *missing_ranks(session, policy.limits),
             *shortfalls(reach, policy.minimum),
         ),
         reach=reach,
     )
+
+
+def _behind(session: Run, findings: Iterable[Judged]) -> Iterable[str]:
+    """What an accepted refusal that killed the server keeps from being seen."""
+    step = died_at(session.workers)
+    if step is not None and any(judged.status == "accepted" for judged in findings):
+        yield (
+            f"the run died at step {step} of a refusal that the baseline accepts: sites behind "
+            "it were not seen (record with --on-growth grow)"
+        )
 
 
 def _judge(finding: Finding, policy: Policy, today: date) -> Judged:

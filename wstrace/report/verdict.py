@@ -7,7 +7,7 @@ from pathlib import Path
 from wstrace.bounds.bound import Bound
 from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.findings.finding import Finding
-from wstrace.findings.rests_on import failed
+from wstrace.findings.rests_on import died_at, failed
 from wstrace.report.safe import clean
 from wstrace.runs.run import Run
 from wstrace.units import exact, human, plural
@@ -83,15 +83,9 @@ def _row(finding: Finding) -> str:
     return f"  {finding.code} {clean(finding.caller or finding.site)}: {size}, {finding.title}"
 
 
-def died_at(run: Run) -> int | None:
-    """The step of the first refusal that nothing survived; None where the run lived on."""
-    fatal = [f for w in run.workers for f in w.failures if not f.survived]
-    return min((f.step.index if f.step else 0 for f in fatal), default=None)
-
-
 def _beyond(run: Run) -> list[str]:
     """What the end of the run, or that it lived on, says of the rest."""
-    step = died_at(run)
+    step = died_at(run.workers)
     if step is not None:
         return [f"  The run died at step {step}; sites behind it were not seen."]
     outlived = [f for f in run.escapes if f.code not in REFUSED_ELSEWHERE]
@@ -109,7 +103,7 @@ def _next(run: Run, folder: Path) -> list[str]:
     reserve = f"wstrace reserve {named} -o reserve.yaml"
     if not run.workers and not failed(run.trace):
         commands = ["wstrace doctor"]
-    elif died_at(run) is not None:
+    elif died_at(run.workers) is not None:
         commands = [
             "wstrace run --on-growth grow -- YOUR COMMAND   (with wstrace exercise: the rest)",
             f"{reserve}   (of what was seen)",

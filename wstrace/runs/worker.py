@@ -52,6 +52,16 @@ class Where(TypedDict):
     caller: str
 
 
+def rank_name(ranks: Ranks, world: Ranks | None) -> str:
+    """`dp0 tp1`: the groups that have several members; empty where none has."""
+    named = [(group, getattr(ranks, group)) for group in ("dp", "pp", "tp", "ep")]
+    return " ".join(
+        f"{group}{number}"
+        for group, number in named
+        if number is not None and (getattr(world, group, None) or 1) > 1
+    )
+
+
 @dataclass(frozen=True, order=True)
 class SiteKey:
     """A site's identity: file and qualified function, never the line."""

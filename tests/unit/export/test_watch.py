@@ -14,7 +14,7 @@ from tests.unit.report_html import runs
 from wstrace.cli.watch.screen import picture
 from wstrace.cli.watch.state import RunState
 from wstrace.cli.watch.tail import FileTail, FolderTail, read_meta
-from wstrace.trace.records import Header, PhaseChange, Slot
+from wstrace.trace.records import Header, Lock, PhaseChange, Slot
 
 
 def _whole(tmp_path: Path) -> tuple[bytes, int]:
@@ -101,3 +101,15 @@ def test_the_picture_fits_80_columns(tmp_path: Path) -> None:
     assert "…" not in text
     assert "58.62 MiB" in text
     assert "running" in text
+
+
+def test_events_of_another_run_of_the_folder_are_not_mixed_in(tmp_path: Path) -> None:
+    state = RunState()
+    for run in ("earlier", "followed"):
+        path = tmp_path / f"{run}.wst.jsonl"
+        for record in runs.grown().workers[0].process.records:
+            state.apply(path, record)
+        state.processes[path].header = Header(format=1, run=run, wstrace="0.1.0")
+        state.apply(path, Lock(event="unlock", slots=[], sizes=[], phase="unlocked"))
+    assert state.news(0, "followed") == ["rank 0: unlock"]
+    assert state.news(state.told - 1, "earlier") == []

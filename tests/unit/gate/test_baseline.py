@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.gate import traces
 from tests.unit.gate.conftest import Gate
-from wstrace.trace.records import Slot
+from wstrace.trace.records import Failure, Slot, Step
 
 FILE = "vllm/v1/attention/backends/tiny_attn.py"
 SITE = f"{FILE}:TinyImpl._continuation_prefill"
@@ -214,3 +215,18 @@ def test_nothing_is_written_when_it_cannot_be(gate: Gate, tmp_path: Path) -> Non
     trace = _escape(tmp_path / "t", 2048)
     assert gate(trace, "--write-baseline", "no/such/folder/known.jsonl")[0] == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t"]
+
+
+def test_an_accepted_escape_that_killed_the_server_hides_what_is_behind_it(
+    gate: Gate, tmp_path: Path
+) -> None:
+    trace = _escape(tmp_path / "t", 2048)
+    gate(trace, "--write-baseline", "known.jsonl")
+    assert gate(trace, "--baseline", "known.jsonl")[0] == 0
+    (file,) = trace.glob("*.wst.jsonl")
+    fatal = Failure(kind="arena", site=1, slot=Slot(), phase="serving", step=Step(index=39))
+    with file.open("ab") as stream:
+        stream.write(msgspec.json.encode(fatal) + b"\n")
+    code, text = gate(trace, "--baseline", "known.jsonl")
+    assert code == 3
+    assert "the run died at step 39 of a refusal that the baseline accepts" in text

@@ -102,7 +102,7 @@ def _follow(watch: _Watch, console: Console, interval: float) -> None:
         return
     told = 0
     while True:
-        for line in watch.state.news(told):
+        for line in watch.state.news(told, watch.tail.followed()):
             print(line, flush=True)
         told = watch.state.told
         if watch.ended():

@@ -35,7 +35,7 @@ def picture(
     others = len(processes) - len(workers)
     if others:
         parts.append(Text(f"{others} other process{'es' * (others > 1)}", style="dim"))
-    latest = list(state.events)[-events:] if events else []
+    latest = state.news(0, run)[-events:] if events else []
     parts += [_event(text) for text in latest]
     return Group(*parts)
 

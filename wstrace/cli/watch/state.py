@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from wstrace.report.finding_text import slot_text
 from wstrace.runs.lock_epochs import LockEpochs
+from wstrace.runs.worker import rank_name
 from wstrace.trace.records import (
     Counts,
     End,
@@ -63,13 +63,7 @@ class ProcessState:
         """`tp1`, `dp0 pp1 tp0`; the role where it is no worker."""
         if self.worker is None:
             return self.header.role or str(self.header.pid) if self.header else "?"
-        ranks, world = self.worker.ranks, self.worker.world
-        several = [
-            f"{name}{getattr(ranks, name)}"
-            for name in ("dp", "pp", "tp")
-            if (getattr(world, name) or 1) > 1
-        ]
-        return " ".join(several) or "rank 0"
+        return rank_name(self.worker.ranks, self.worker.world) or "rank 0"
 
     def slot(self, slot: Slot) -> SlotState:
         """The state of a slot, made on first sight."""
@@ -81,7 +75,9 @@ class RunState:
     """All processes of the run, and its latest events in words."""
 
     processes: dict[Path, ProcessState] = field(default_factory=dict)
-    events: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    events: deque[tuple[int, str, str]] = field(
+        default_factory=lambda: deque(maxlen=MOST_EVENTS)
+    )
     told: int = 0
 
     def apply(self, path: Path, record: Record) -> None:
@@ -90,17 +86,17 @@ class RunState:
         text = _apply(state, record)
         if text:
             self.told += 1
-            self.events.append(f"{state.name}: {text}")
+            run = state.header.run if state.header else ""
+            self.events.append((self.told, run, f"{state.name}: {text}"))
 
     def of_run(self, run: str | None) -> list[ProcessState]:
         """The processes of `run`, workers in order of rank, before the others."""
         chosen = [p for p in self.processes.values() if p.header and p.header.run == run]
         return sorted(chosen, key=_order)
 
-    def news(self, since: int) -> Iterable[str]:
-        """Events after the first `since`, as far as they are kept."""
-        count = min(self.told - since, len(self.events))
-        return list(self.events)[len(self.events) - count :]
+    def news(self, since: int, run: str | None) -> list[str]:
+        """Events of `run` after the first `since` of the folder, as far as they are kept."""
+        return [text for number, of, text in self.events if number > since and of == run]
 
 
 def _order(state: ProcessState) -> tuple[bool, int, str]:

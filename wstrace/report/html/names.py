@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from wstrace.report.finding_text import rank_text, slot_text
 from wstrace.report.safe import LONGEST, clean, elide, visible
+from wstrace.runs.worker import rank_name
 from wstrace.trace.records import Ranks, Slot
 from wstrace.trace.redact import redact_argv
 
@@ -44,12 +45,7 @@ def slot_name(slot: Slot) -> str:
 
 def rank_label(ranks: Ranks, world: Ranks | None = None) -> str:
     """`tp3`, `dp0 pp1`: the groups that have several members; `rank 0` where none has."""
-    names = ("dp", "pp", "tp", "ep")
-    found = [(n, getattr(ranks, n)) for n in names]
-    several = [
-        f"{n}{v}" for n, v in found if v is not None and (getattr(world, n, None) or 1) > 1
-    ]
-    return " ".join(several) or rank_text(ranks)
+    return rank_name(ranks, world) or rank_text(ranks)
 
 
 def rank_names(ranks: Iterable[Ranks], world: Ranks | None = None, most: int = 6) -> str:
