@@ -8,6 +8,11 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def ended(text: str) -> str:
+    """`text` as a sentence: with a full stop, unless it ends like one already."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
 class WstraceError(Exception):
     """A mistake in what wstrace was given. The CLI prints it as two lines and exits.
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wstrace.errors import ended
+
 if TYPE_CHECKING:
     from wstrace.runs.run import Run
 
@@ -23,7 +25,7 @@ def read_sessions(
     for session in sessions:
         refuse_no_trace(session.trace)
         for doubt in session.trace.doubts:
-            print(f"wstrace: {doubt}.", file=sys.stderr)
+            print(f"wstrace: {ended(doubt)}", file=sys.stderr)
     return sessions
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import typer
 
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, ended
 
 # typer exports BadParameter but, since it carries its own click, not the bases: usage errors.
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
@@ -21,11 +21,7 @@ def as_error(error: Exception, words: Sequence[str], commands: Sequence[str]) ->
     for noise in _NOISE:
         message = message.replace(noise, "")
     message, _, _ = message.partition(" (Possible options:")
-    return WstraceError(_sentence(message), _hint(error, _command(words, commands)))
-
-
-def _sentence(message: str) -> str:
-    return message if message.endswith((".", "?", "!")) else f"{message}."
+    return WstraceError(ended(message), _hint(error, _command(words, commands)))
 
 
 def _command(words: Sequence[str], commands: Sequence[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wstrace.bounds.bound import CallerWay
+from wstrace.errors import ended
 from wstrace.findings.finding import Finding
 from wstrace.report.safe import clean
 from wstrace.report.verdict import why
@@ -51,7 +52,7 @@ def evidence(finding: Finding) -> list[str]:
 
 
 def _facts(finding: Finding) -> list[str]:
-    lines = [finding.detail[:1].upper() + finding.detail[1:] + "."]
+    lines = [ended(finding.detail[:1].upper() + finding.detail[1:])]
     if finding.layers:
         more = f" and {len(finding.layers) - 1} more" if len(finding.layers) > 1 else ""
         lines.append(f"layer: {clean(finding.layers[0])}{more}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wstrace.bounds.bound import Bound
+from wstrace.errors import ended
 from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.findings.finding import Finding
 from wstrace.findings.rests_on import died_at, failed
@@ -24,7 +25,7 @@ def sentence(run: Run) -> str:
         joint = ": " if worst.code == "WS301" else " "
         return f"'{clean(caller)}'{joint}{worst.detail} ({worst.code})."
     if run.inconclusive:
-        return f"Inconclusive: {run.inconclusive[0]}."
+        return ended(f"Inconclusive: {run.inconclusive[0]}")
     coming = next((f for f in run.findings if f.code == "WS107"), None)
     if coming is not None:
         need = human(coming.bound.bytes) if coming.bound else "more"

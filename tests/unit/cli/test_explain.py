@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.report_html import runs
 from wstrace.cli.app import COMMANDS, main
+from wstrace.errors import ended
 from wstrace.findings.codes import TITLES
 from wstrace.report import pages
 from wstrace.report.html import render
@@ -126,3 +127,11 @@ def test_help_loads_neither_rich_nor_what_only_a_command_needs() -> None:
     )
     assert done.stdout.splitlines()[-1].split() == ["LOADED"]
     assert "..." not in done.stdout.replace("[ARGS]...", "")
+
+
+def test_a_sentence_ends_with_one_full_stop() -> None:
+    assert [ended(text) for text in ("no lock", "refused.", "is it?")] == [
+        "no lock.",
+        "refused.",
+        "is it?",
+    ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, ended
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -39,7 +39,7 @@ def command(folder: FOLDER, run: RUN = None, once: ONCE = False, interval: EVERY
             f"No such trace folder: {folder}.", "Give the folder that `wstrace run` named."
         )
     for doubt in find_run(folder, run)[1]:
-        print(f"wstrace: {doubt}.", file=sys.stderr)
+        print(f"wstrace: {ended(doubt)}", file=sys.stderr)
     watch = _Watch(folder, run)
     watch.read()
     console = Console(file=sys.stdout, highlight=False)

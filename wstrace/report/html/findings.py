@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from wstrace.errors import ended
 from wstrace.findings.finding import Finding
 from wstrace.known_sites import known
 from wstrace.report.finding_text import MAX_WAYS, slot_text, step_text, way_text
@@ -59,7 +60,7 @@ def _card(finding: Finding, number: int | None, worker: Worker | None) -> Card:
         severity=finding.severity,
         title=finding.title,
         where=clean(finding.caller or finding.site),
-        detail=clean(finding.detail[:1].upper() + finding.detail[1:], 600),
+        detail=ended(clean(finding.detail[:1].upper() + finding.detail[1:], 600)),
         advice=clean(finding.advice, 600),
         facts=tuple((name, value) for name, value in _facts(finding, worker) if value),
         statements=tuple(clean(s, 300) for s in finding.statements[:4]),
