@@ -23,9 +23,9 @@ LONG = tuple(sorted({*PINNED, *NO_RULE}, key=lambda v: [int(part) for part in v.
 Tallies = Mapping[tuple[str, str], Tally]
 
 
-def long_run() -> Tallies:
-    """Every release of the matrix, over 100,000 states."""
-    return run([Release(python_files(v), v) for v in LONG], engines=25, states=14)
+def long_run(engines: int = 25, states: int = 14) -> Tallies:
+    """Every release of the matrix; as it stands over 100,000 states."""
+    return run([Release(python_files(v), v) for v in LONG], engines=engines, states=states)
 
 
 def render(tallies: Tallies) -> str:
