@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Literal
 
 from wstrace.expr import tree
@@ -93,8 +94,7 @@ class Ledger:
         return Num(Variable(unique))
 
     def _unique(self, name: str) -> str:
-        base = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "n"
-        base = f"n{base}" if base[0].isdigit() else base
+        base = _spelled(name)
         number, unique = 1, base
         while unique in self.leaves or unique in tree.FUNCTIONS:
             number += 1
@@ -209,6 +209,13 @@ class Ledger:
                 return Index("literal", value.node.value, value.node.value)
             return _offset(value)
         raise Stop(where, "an index that is not understood")
+
+
+@lru_cache(maxsize=4096)
+def _spelled(name: str) -> str:
+    """A name of the expression language: `w13.shape[0]` becomes `w13_shape_0`."""
+    base = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "n"
+    return f"n{base}" if base[0].isdigit() else base
 
 
 def _from_end(series: Series, index: Index) -> Index:

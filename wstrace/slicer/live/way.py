@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -139,14 +140,20 @@ def may_differ(frame: FrameType, name: str, kind: type) -> bool:
         owner = _owner(code, kind)
         if owner is not None:
             return bool(owner.__subclasses__())
+    return _written(code, name) != {kind.__name__} or bool(kind.__subclasses__())
+
+
+@lru_cache(maxsize=4096)
+def _written(code: CodeType, name: str) -> set[str]:
+    """The classes that the source gives a name: by annotation, assertion or cast."""
     source = function_source(code)
     if source is None:
-        return True
+        return set()
     declared = source.node.args
     every = (*declared.posonlyargs, *declared.args, *declared.kwonlyargs)
     written = next((a.annotation for a in every if a.arg == name), None)
     written = written or asserted_class(source, name)
-    return written is None or _named(written) != {kind.__name__} or bool(kind.__subclasses__())
+    return set() if written is None else _named(written)
 
 
 def _owner(code: CodeType, kind: type) -> type | None:
