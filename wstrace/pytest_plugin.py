@@ -145,6 +145,7 @@ def _folder(request: pytest.FixtureRequest, temporary: pytest.TempPathFactory) -
     )
     nodeid = request.node.nodeid
     digest = hashlib.sha256(nodeid.encode()).hexdigest()[:8]
+    # tests/test_a.py::test_b[x y] becomes tests-test_a.py-test_b-x-y
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", nodeid)[-80:].strip("-.")
     return base / os.environ.get("PYTEST_XDIST_WORKER", "main") / f"{name}-{digest}"
 

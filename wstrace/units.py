@@ -8,6 +8,7 @@ from wstrace.errors import WstraceError
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MOST = 1 << 50
+# 64 MiB, 1.5g, 512
 _SIZE = re.compile(r"(?i)\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*")
 
 

@@ -23,6 +23,7 @@ __all__ = ["BIGGEST", "Expression", "FormulaError", "parse"]
 
 MAX_LENGTH: Final = 16384
 MAX_DEPTH: Final = 150
+# `;` or a quote; the grammar has names, integers, + - * / % and calls
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_+\-*/%(), \t\r\n]")
 _BINARY: Final[Mapping[type[ast.operator], str]] = {
     ast.Add: "+",

@@ -6,11 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import or_
 from pathlib import Path
-from sys import intern
-from typing import Any, Final
 
 import msgspec
 
@@ -19,19 +15,18 @@ from wstrace.trace.records import (
     FORMAT,
     AnyRecord,
     Header,
-    Leaf,
-    Provenance,
     Record,
-    Request,
     WorkerInit,
 )
 from wstrace.trace.run_file import RUN_FILE as RUN_FILE
 from wstrace.trace.run_file import RunFile as RunFile
 from wstrace.trace.run_file import find_run
 from wstrace.trace.run_file import read_run as read_run
+from wstrace.trace.shared_parts import SharedParts
 
 SUFFIX = ".wst.jsonl"
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_decode = msgspec.json.Decoder(AnyRecord).decode
 Progress = Callable[[int], None]
 
 
@@ -213,7 +208,7 @@ def read_file(path: Path) -> ProcessTrace:
     records of a kind that this version does not know are counted, not lost silently.
     """
     process = ProcessTrace(path, read_header(path))
-    parts = _Parts()
+    parts = SharedParts()
     for number, line, complete in _lines(path):
         try:
             process.records.append(parts.record(line))
@@ -228,66 +223,6 @@ def read_file(path: Path) -> ProcessTrace:
                     "The file was changed after it was written; use the original.",
                 ) from error
     return process
-
-
-class _Unread(Request, tag="request", kw_only=True, gc=False):
-    """A request whose two longest fields are not decoded yet: 4 KB of 5, nearly all seen."""
-
-    stack: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
-    provenance: msgspec.Raw = msgspec.Raw(b"null")  # type: ignore[assignment]
-
-
-_decode = msgspec.json.Decoder(
-    reduce(or_, (_Unread if kind is Request else kind for kind in AnyRecord.__args__))
-).decode
-_stack = msgspec.json.Decoder(list[str]).decode
-_provenance = msgspec.json.Decoder(Provenance | None).decode
-_MOST_TEXTS: Final = 4096
-
-
-class _Parts:
-    """Decoded parts of a file's requests, equal ones once: most of a large file is the same
-    few stacks and lines of source. What is read is what a plain decoder reads."""
-
-    def __init__(self) -> None:
-        self._stacks: dict[bytes, list[str]] = {}
-        self._provenances: dict[bytes, Provenance | None] = {}
-        self._lists: dict[tuple[str, ...], list[str]] = {}
-        self._leaves: dict[tuple[object, ...], Leaf] = {}
-
-    def record(self, line: bytes) -> Record:
-        """Raises what msgspec raises."""
-        found: Any = _decode(line)
-        unread: bool = type(found) is _Unread
-        if unread:
-            stack, provenance = bytes(found.stack), bytes(found.provenance)
-            found.__class__ = Request
-            found.stack, found.provenance = self._stack(stack), self._provenance(provenance)
-        record: Record = found
-        return record
-
-    def _stack(self, text: bytes) -> list[str]:
-        if text not in self._stacks:
-            decoded = _stack(text)
-            self._stacks[text] = self._lists.setdefault(tuple(decoded), decoded)
-        return self._stacks[text]
-
-    def _provenance(self, text: bytes) -> Provenance | None:
-        if text in self._provenances:
-            return self._provenances[text]
-        made: Provenance | None = _provenance(text)
-        if made is not None:
-            made.statements = self._lists.setdefault(tuple(made.statements), made.statements)
-            made.leaves = [self._leaf(leaf) for leaf in made.leaves]
-            made.formula = made.formula and intern(made.formula)
-        if len(self._provenances) >= _MOST_TEXTS:
-            self._provenances.clear()
-        self._provenances[text] = made
-        return made
-
-    def _leaf(self, leaf: Leaf) -> Leaf:
-        key = (leaf.name, leaf.value, leaf.kind, leaf.role, leaf.source, leaf.where, leaf.why)
-        return self._leaves.setdefault(key, leaf)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:

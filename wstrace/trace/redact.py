@@ -6,20 +6,25 @@ import re
 from collections.abc import Sequence
 
 REDACTED = "[redacted]"
+# --api-key, --hf-token, -auth; not --tokenizer, --max-tokens
 _SECRET_FLAG = (
     r"(?i)^--?(?=[\w-]*(api[-_]?key|token(?!izer|s\b|-)|password|passwd|secret|credential"
     r"|auth\b|hf[-_]token|bearer))[\w-]+$"
 )
+# api_key=sk-1, "hf-token": "x", Authorization: Bearer x
 _SECRET_NAME = (
     r"(?i)\b([\w-]*(?:api[-_]?key|secret|password|passwd|credential|access[-_]?token"
     r"|auth[-_]?token|hf[-_]token|authorization)[\w-]*)(\"?\s*[=:]\s*\"?)(?!\[redacted\])"
     r"(?:bearer\s+)?[^\s\"',}&]+"
 )
+# https://user:password@host
 _URL_LOGIN = r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@'\"]+@"
+# https://host/x?token=abc&sig=d
 _URL_QUERY = (
     r"(?i)([?&][\w-]*(?:token|key|secret|password|sig|signature|auth|credential)[\w-]*=)"
     r"[^&\s'\"#]+"
 )
+# hf_AbCdEfGh, sk-..., ghp_..., AKIA..., xoxb-..., eyJhbGciOi.eyJzdWIi.c2ln
 _KNOWN_TOKEN = (
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}"
     r"|AKIA[0-9A-Z]{12,}|xox[abpr]-[A-Za-z0-9-]{8,}"

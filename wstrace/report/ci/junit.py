@@ -22,6 +22,7 @@ from wstrace.report.ci.gate_lines import (
 )
 from wstrace.report.finding_text import slot_text
 
+# \x1b, \x00: what XML 1.0 has no way to write
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
