@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wstrace.errors import ended
+from wstrace.triage.log_run import is_log, log_run
 
 if TYPE_CHECKING:
     from wstrace.runs.run import Run
@@ -16,11 +17,22 @@ WORTH_A_BAR = 20 << 20
 
 
 def read_sessions(
-    paths: Sequence[Path], run: str | None = None, *, allow_unlocked: bool = False
+    paths: Sequence[Path],
+    run: str | None = None,
+    *,
+    allow_unlocked: bool = False,
+    logs: bool = False,
 ) -> list[Run]:
-    """The analysed traces. Raises WstraceError (exit 2) for what cannot be read."""
+    """The analysed traces; with `logs`, files of text too, each a session of its own.
+
+    Raises WstraceError (exit 2) for what cannot be read.
+    """
     from wstrace.runs.run import refuse_no_trace
 
+    if logs and any(map(is_log, paths)):
+        return [
+            log_run(path) if is_log(path) else read_sessions([path], run)[0] for path in paths
+        ]
     sessions = _read(paths, run, allow_unlocked)
     for session in sessions:
         refuse_no_trace(session.trace)

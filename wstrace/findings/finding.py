@@ -1,12 +1,68 @@
-"""A finding: one code, one site or slot, the ranks that show it, its numbers."""
+"""A finding: one code, one site or slot, the ranks that show it, its numbers.
+
+One type for both ways in: a trace, and a log or a pasted text (then `log` says what the text
+adds).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 from wstrace.bounds.bound import Bound
 from wstrace.findings.codes import ORDER, TITLES, Severity
+from wstrace.known_sites.known import KnownSite
 from wstrace.trace.records import Phase, Ranks, Slot, Step
+
+LogClass = Literal[
+    "never_profiled",
+    "undersized_in_profile",
+    "wrong_slot",
+    "persistent_resource_missing",
+    "unlocked_growth_oom",
+    "pointer_moved_after_capture",
+    "order_of_warmup",
+    "over_reserved",
+    "unknown",
+]
+Confidence = Literal["certain", "likely", "possible"]
+UNNUMBERED: Final = -1  # `index` of a step that a text shows: vLLM's dump does not count
+
+
+@dataclass(frozen=True)
+class FromLog:
+    """What a text adds to a finding: where it stands there, and how far it can be trusted.
+
+    `at` is the line of `path`; `line` the site's own, which differs from build to build.
+    Sizes stand as they were printed, `*_exact` where the bytes behind one are known. `name` is
+    the key of a persistent resource, `module` the file below the vllm package. `rule` is the
+    known site, `numbers` what its formula was computed with. `commands` are what to type, the
+    best first.
+    """
+
+    kind: LogClass
+    path: str
+    at: int
+    line: int | None = None
+    module: str | None = None
+    name: str | None = None
+    required_text: str | None = None
+    required_exact: bool = False
+    current_text: str | None = None
+    current_exact: bool = False
+    version: str | None = None
+    rule: KnownSite | None = None
+    confidence: Confidence = "certain"
+    why: str = ""
+    evidence: tuple[str, ...] = ()
+    times: int = 1
+    numbers: dict[str, int] = field(default_factory=dict, repr=False)
+    commands: tuple[str, ...] = ()
+
+    @property
+    def fixed_in(self) -> str | None:
+        """The first release in which the rule's site is fixed."""
+        return (self.rule.first_fixed or None) if self.rule else None
 
 
 @dataclass(frozen=True)
@@ -34,6 +90,7 @@ class Finding:
     phase: Phase | None = None
     step: Step | None = None
     statements: tuple[str, ...] = field(default=(), compare=False)
+    log: FromLog | None = None
 
     @property
     def title(self) -> str:
@@ -44,6 +101,12 @@ class Finding:
     def site(self) -> str:
         """`file:function`, or empty for a finding about a slot or a process."""
         return f"{self.file}:{self.function}" if self.file else ""
+
+    @property
+    def where(self) -> str:
+        """The site as far as it is known: a text may name a function or a resource alone."""
+        name = self.log.name if self.log else None
+        return ":".join(filter(None, (self.file, self.function))) or name or "unknown site"
 
 
 def merge(findings: list[Finding]) -> list[Finding]:

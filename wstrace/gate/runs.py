@@ -7,6 +7,7 @@ from pathlib import Path
 
 from wstrace.runs.run import Run, analyse
 from wstrace.trace.reader import Progress, Trace, load
+from wstrace.triage.log_run import is_log, log_run
 
 
 def load_runs(
@@ -16,17 +17,17 @@ def load_runs(
     allow_unlocked: bool = False,
     progress: Progress | None = None,
 ) -> list[Run]:
-    """The sessions of some trace folders or files, one a run, in the order given.
+    """The sessions of some trace folders or files, one a run, and one for each log.
 
     Raises WstraceError (exit 2) as `wstrace.trace.reader.load` does.
     """
     grouped: dict[object, list[Trace]] = {}
-    for number, path in enumerate(paths):
+    logs = [path for path in paths if is_log(path)]
+    for number, path in enumerate(path for path in paths if path not in logs):
         trace = load(path, run, progress)
         grouped.setdefault(trace.run if trace.processes else number, []).append(trace)
-    return [
-        analyse(_joined(traces), allow_unlocked=allow_unlocked) for traces in grouped.values()
-    ]
+    runs = [analyse(_joined(t), allow_unlocked=allow_unlocked) for t in grouped.values()]
+    return [*runs, *(log_run(path) for path in dict.fromkeys(logs))]
 
 
 def _joined(traces: list[Trace]) -> Trace:

@@ -1,4 +1,4 @@
-"""A finding as plain JSON values: the contract of `gate` and `report --format json`.
+"""A finding as plain JSON values: the contracts of `gate`, `report` and `triage`.
 
 An unknown number is null, never 0; `ranks` is always a list of rank objects.
 """
@@ -12,16 +12,20 @@ from typing import Any
 import msgspec
 
 from wstrace.bounds.bound import Bound
-from wstrace.findings.finding import Finding
-from wstrace.trace.records import Ranks, Slot
+from wstrace.findings.finding import UNNUMBERED, Finding, FromLog
+from wstrace.known_sites.known import KnownSite
+from wstrace.trace.records import Ranks, Slot, Step
+from wstrace.triage.redaction import redact_value
+from wstrace.triage.report import Report
 
 Json = dict[str, Any]
 
 
 def finding_json(finding: Finding) -> Json:
     """One finding. Sizes are bytes; `file` and `function` are null for a finding without a
-    site, `slot` for one about no slot, `bound` where none was made."""
-    return {
+    site, `slot` for one about no slot, `bound` where none was made. `log` is there for a
+    finding from a text only."""
+    found: Json = {
         "code": finding.code,
         "severity": finding.severity,
         "title": finding.title,
@@ -36,11 +40,113 @@ def finding_json(finding: Finding) -> Json:
         "arena_bytes": finding.arena_bytes,
         "bound": bound_json(finding.bound),
         "phase": finding.phase,
-        "step": None if finding.step is None else msgspec.to_builtins(finding.step),
+        "step": _step_json(finding.step),
         "statements": list(finding.statements),
         "detail": finding.detail,
         "advice": finding.advice or None,
     }
+    return found if finding.log is None else found | {"log": _log_json(finding, finding.log)}
+
+
+def _step_json(step: Step | None) -> Json | None:
+    """A step as recorded; `index` is null for one that only a text shows."""
+    if step is None:
+        return None
+    found: Json = msgspec.to_builtins(step)
+    return found | {"index": None} if step.index == UNNUMBERED else found
+
+
+def _log_json(finding: Finding, log: FromLog) -> Json:
+    """What `gate` and `report` add for a text: the fields of `triage` that they lack."""
+    names = (
+        "class", "required_text", "current_text", "required_exact", "current_exact",
+        "vllm_version", "fixed_in", "source", "confidence", "why", "evidence", "times",
+    )  # fmt: skip
+    told = _triage_finding(finding, log)
+    return {name: told[name] for name in names}
+
+
+def triage_json(report: Report) -> Json:
+    """The contract of `wstrace triage --format json`, version 1: a finding for each rank.
+
+    Texts are redacted, the input's own path is not.
+    """
+    logs = [(finding, finding.log) for finding in report.findings if finding.log]
+    return {
+        "version": 1,
+        "findings": [_triage_finding(finding, log) for finding, log in logs],
+        "config": redact_value(report.config),
+        "skipped": report.skipped,
+        "notes": list(report.notes),
+    }
+
+
+def _triage_finding(finding: Finding, log: FromLog) -> Json:
+    ranks = finding.ranks[0] if finding.ranks else Ranks()
+    rule = log.rule
+    told: Json = redact_value(
+        {
+            "code": finding.code,
+            "file": finding.file or None,
+            "function": finding.function or None,
+            "line": log.line,
+            "required_bytes": finding.serving_bytes,
+            "current_bytes": finding.arena_bytes,
+            "required_text": log.required_text,
+            "current_text": log.current_text,
+            "required_exact": log.required_exact,
+            "current_exact": log.current_exact,
+            "class": log.kind,
+            "rank": ranks_json([ranks])[0],
+            "slot": slot_json(finding.slot),
+            "layer": finding.layers[0] if finding.layers else None,
+            "vllm_version": log.version,
+            "known_site": rule.id if rule else None,
+            "worst_case": _worst_case(finding.bound),
+            "lever": {"flag": rule.lever.flag, "effect": rule.lever.effect} if rule else None,
+            "not_levers": _not_levers(rule),
+            "fixed_in": log.fixed_in,
+        }
+    )
+    return told | {
+        "links": list(rule.links) if rule else [],
+        "source": {"path": log.path, "line": log.at},
+        **redact_value(
+            {
+                "confidence": log.confidence,
+                "why": log.why,
+                "evidence": list(log.evidence),
+                "phase": finding.phase,
+                "step": _triage_step(finding.step),
+                "name": log.name,
+                "module": log.module,
+                "times": log.times,
+            }
+        ),
+    }
+
+
+def _not_levers(rule: KnownSite | None) -> list[Json]:
+    return [{"flag": f.flag, "why": f.why} for f in rule.not_levers] if rule else []
+
+
+def _worst_case(bound: Bound | None) -> Json:
+    known = bound or Bound()
+    return {
+        "bytes": known.bytes,
+        "formula": known.formula,
+        "grade": known.grade if known.bytes is not None else None,
+        "needs": list(known.needs),
+        "assumed": list(known.assumed),
+        "contradiction": known.contradiction or None,
+    }
+
+
+def _triage_step(step: Step | None) -> Json | None:
+    if step is None:
+        return None
+    requests = [{"scheduled": r.scheduled, "computed": r.computed} for r in step.requests]
+    return {"total_tokens": step.total_tokens or None, "requests": requests}
 
 
 def slot_json(slot: Slot | None) -> Json | None:

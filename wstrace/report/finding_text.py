@@ -1,13 +1,19 @@
-"""Findings as lines of text: used by the text and the markdown report."""
+"""Findings as lines of text: what every report of people says, from a trace or from a log."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
 from wstrace.bounds.bound import CallerWay
 from wstrace.errors import ended
-from wstrace.findings.finding import Finding
+from wstrace.findings.finding import UNNUMBERED, Finding, FromLog
 from wstrace.report.safe import clean
 from wstrace.report.verdict import why
 from wstrace.trace.records import Ranks, ScheduledRequest, Slot, Step
+from wstrace.triage.diagnose.advice import is_older
+from wstrace.triage.redaction import redact
 from wstrace.units import exact, human, plural
 
 MAX_LINE = 600
@@ -28,16 +34,23 @@ def rank_text(ranks: Ranks) -> str:
     return " ".join(named) or "rank 0"
 
 
+def ranks_text(ranks: Sequence[Ranks]) -> str:
+    """The first eight ranks by name, and how many more there are."""
+    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+    return ", ".join(rank_text(r) for r in ranks[:8]) + more
+
+
 def step_text(step: Step | None) -> str:
     """What the scheduler had in the step: `step 12: 256 tokens of 1 request, 3840 computed`."""
     if step is None:
         return ""
+    name = "" if step.index == UNNUMBERED else f"step {step.index}"
     if not step.requests:
-        return f"step {step.index} ({step.kind}): {step.total_tokens} tokens"
+        return f"{name or 'a step'} ({step.kind}): {step.total_tokens} tokens"
     longest = max(step.requests, key=lambda r: r.computed)
     count = plural(step.num_reqs, "request")
     return (
-        f"step {step.index}: {step.total_tokens} tokens of {count}, "
+        f"{name and name + ': '}{step.total_tokens} tokens of {count}, "
         f"longest {_request_text(longest)}"
     )
 
@@ -59,9 +72,11 @@ def _facts(finding: Finding) -> list[str]:
     if slot_text(finding.slot):
         lines.append(f"slot: {slot_text(finding.slot)}")
     if len(finding.ranks) > 1:
-        lines.append("ranks: " + ", ".join(rank_text(r) for r in finding.ranks[:8]))
+        lines.append(f"ranks: {ranks_text(finding.ranks)}")
     if finding.step is not None:
         lines.append(f"when: {finding.phase}, {step_text(finding.step)}")
+    if finding.log is not None:
+        return lines + [f"{name}: {value}" for name, value in of_log(finding, finding.log)]
     bound = finding.bound
     if bound is not None and bound.drivers:
         lines.append(f"why: {why(bound)}")
@@ -88,3 +103,95 @@ def sizes(finding: Finding) -> str:
         ("arena", finding.arena_bytes),
     )
     return ", ".join(f"{name} {human(size)}" for name, size in pairs if size is not None)
+
+
+def of_log(finding: Finding, log: FromLog) -> Iterator[tuple[str, str]]:
+    """What a text and the site's rule add to a finding, as names and values."""
+    sure = "" if log.confidence == "certain" else f"({log.confidence}) "
+    yield "why", f"{sure}{log.why}"
+    yield "seen", _seen(finding, log)
+    yield "can need", need_text(finding)
+    if log.rule is not None:
+        if log.rule.lever.flag:
+            yield "moved by", f"{log.rule.lever.flag}: {log.rule.lever.effect}"
+        yield from (("not by", f"{flag.flag}: {flag.why}") for flag in log.rule.not_levers)
+    if log.fixed_in:
+        yield "fixed in", fixed_text(log)
+    yield from (("evidence", told) for told in log.evidence)
+    yield from (("see", link) for link in (log.rule.links[:1] if log.rule else ()))
+
+
+def _seen(finding: Finding, log: FromLog) -> str:
+    """`line 181 of server.log, vllm/v1/attention/backends/mla.py, tp1, 3 times`."""
+    name = "stdin" if log.path == "-" else PurePath(log.path).name
+    ranks = ranks_text(finding.ranks) if len(finding.ranks) == 1 else ""
+    times = f"{log.times} times" if log.times > 1 else ""
+    return ", ".join(
+        filter(None, (f"line {log.at} of {redact(name)}", log.module, ranks, times))
+    )
+
+
+def need_text(finding: Finding) -> str:
+    """The worst case in words: bytes and grade, or what is missing, or that none is known."""
+    bound = finding.bound
+    if bound is not None and bound.bytes is not None:
+        assumed = f"; {'; '.join(bound.assumed)}" if bound.assumed else ""
+        return f"at most {exact(bound.bytes)}, {bound.grade}{assumed}"
+    if finding.code == "WS105":
+        return "no bytes of the arena: an object made before the lock, once in each slot"
+    if not finding.file and finding.serving_bytes is None:
+        return "not known: the text names no layer"
+    if bound is None:
+        return (
+            "not known: no rule for this site. It may grow with --max-num-batched-tokens, "
+            "--max-num-seqs or --max-model-len; a trace tells which and how far"
+        )
+    if bound.contradiction:
+        return f"not known: {bound.contradiction}"
+    return _missing(finding, bound.needs)
+
+
+def _missing(finding: Finding, needs: Sequence[str]) -> str:
+    if not needs:
+        return "not known for this site"
+    names = finding.log.rule.names if finding.log and finding.log.rule else ()
+    places = {name.name: name.where() for name in names}
+    told = [f"{name} ({places.get(name, f'--set {name}=N')})" for name in needs[:4]]
+    more = f" and {len(needs) - 4} more" if len(needs) > 4 else ""
+    return f"a number that takes {'; '.join(told)}{more}"
+
+
+def fixed_text(log: FromLog) -> str:
+    """The fixed version, and what it leaves open for one that has it."""
+    rule, version = log.rule, log.version
+    if is_older(version, log.fixed_in) or rule is None:
+        here = f" (this is {version})" if version else ""
+        cover = rule.cover(log.fixed_in) if rule else None
+        gap = f"; it leaves open: {cover.gap}" if cover and cover.gap else ""
+        return f"{log.fixed_in}{here}{gap}"
+    cover = rule.cover(version)
+    gap = cover.gap if cover and cover.gap else "a trace tells what is left"
+    return f"{log.fixed_in}, and this is {version}: what it leaves open is {gap}"
+
+
+def block(finding: Finding, width: int) -> list[str]:
+    """A finding as plain lines of at most `width` columns; commands and links stay whole."""
+    place = clean(finding.caller or finding.where)
+    head = f"{finding.code} {finding.severity}: {place}: {finding.title}"
+    lines = textwrap.wrap(head, width, subsequent_indent="  ", break_long_words=False)
+    for line in evidence(finding):
+        whole = line.startswith("see: ")
+        lines += [f"  {line}"] if whole else _wrapped(line, width)
+    commands = finding.log.commands if finding.log else (finding.advice,)
+    return [*lines, *(f"  do: {command}" for command in commands if command)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent="  ",
+        subsequent_indent="      ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

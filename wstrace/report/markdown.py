@@ -10,6 +10,8 @@ from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
 from wstrace.runs.run import Run
+from wstrace.triage.log_run import LogRun
+from wstrace.triage.redaction import redact
 from wstrace.units import exact, human, plural
 
 MAX_LINES = 60
@@ -36,7 +38,7 @@ def render_markdown(run: Run) -> str:
     head = f"### {escape(sentence(run))}"
     lines = [head, "", *_environment(run), "", *_sites(run)]
     for finding in [f for f in run.findings if f.severity != "note"][:MAX_FINDINGS]:
-        lines += ["", *_finding(finding)]
+        lines += ["", *finding_lines(finding)]
     lines += ["", *_reproduce(run)]
     return "\n".join(lines[:MAX_LINES]) + "\n"
 
@@ -54,6 +56,8 @@ def _code(text: str) -> str:
 
 
 def _environment(run: Run) -> list[str]:
+    if isinstance(run, LogRun):
+        return [f"- vLLM {escape(run.vllm_version or '?')}, read from a log"]
     if not run.workers:
         return ["No worker left a trace."]
     first = run.workers[0]
@@ -77,6 +81,8 @@ def _environment(run: Run) -> list[str]:
 
 
 def _sites(run: Run) -> list[str]:
+    if isinstance(run, LogRun):
+        return []
     rows = [
         "| site | warm-up | serving | arena | can need | grade |",
         "|---|---:|---:|---:|---:|---|",
@@ -94,12 +100,21 @@ def _sites(run: Run) -> list[str]:
     return rows
 
 
-def _finding(finding: Finding) -> list[str]:
-    place = finding.caller or finding.site
+def finding_lines(finding: Finding) -> list[str]:
+    """A finding with its evidence as a list; of a trace at most seven facts."""
+    place = finding.caller or (finding.where if finding.log else finding.site)
     head = f"**{finding.code}** {escape(finding.title)}: {_code(place) if place else 'the run'}"
+    if finding.log is not None:
+        commands = [f"- do: {_code(redact(command))}" for command in finding.log.commands]
+        return [head, *(f"- {_linked(line)}" for line in evidence(finding)), *commands]
     facts = [f"- {escape(line)}" for line in evidence(finding)[:7]]
     numbers = sizes(finding)
     return [head, *([f"- {numbers}"] if numbers else []), *facts]
+
+
+def _linked(line: str) -> str:
+    """A link of our own data stays one; all else cannot start markup."""
+    return line if line.startswith("see: https://") else escape(line)
 
 
 def _reproduce(run: Run) -> list[str]:

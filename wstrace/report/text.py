@@ -16,6 +16,7 @@ from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
 from wstrace.runs.run import Run, RunSite
 from wstrace.trace.records import Slot
+from wstrace.triage.log_run import LogRun
 from wstrace.units import human, plural
 
 MAX_FINDINGS = 6
@@ -31,7 +32,8 @@ def render(run: Run, console: Console) -> None:
     console.print(Text(" · ".join(facts(run)), style="dim"))
     if line := accounting_line(run.workers):
         console.print(Text(line, style="dim"))
-    console.print(sites_table(run, narrow=console.width < NARROW))
+    if run.sites or run.workers:
+        console.print(sites_table(run, narrow=console.width < NARROW))
     for finding in run.findings[:MAX_FINDINGS]:
         console.print(finding_block(finding))
     left = len(run.findings) - MAX_FINDINGS
@@ -52,6 +54,8 @@ def render_text(run: Run, width: int = 100) -> str:
 
 def facts(run: Run) -> list[str]:
     """Versions, ranks, lock and arena: the line below the verdict."""
+    if isinstance(run, LogRun):
+        return [f"log {clean(run.trace.run)}", f"vLLM {run.vllm_version or '?'}"]
     if not run.workers:
         return [f"run {run.trace.run or '-'}", "no worker"]
     first = run.workers[0]
@@ -119,5 +123,6 @@ def finding_block(finding: Finding) -> RenderableType:
     head = Text(f"{finding.code} {finding.severity}: ", style=STYLES[finding.severity])
     head.append(f"{clean(finding.caller or finding.site or 'run')}: {finding.title}")
     body = "\n".join(evidence(finding))
-    advice = Text(f"do: {finding.advice}", style="green") if finding.advice else Text("")
+    typed = finding.log.commands if finding.log else filter(None, (finding.advice,))
+    advice = Text("\n".join(f"do: {line}" for line in typed), style="green")
     return Group(head, Padding(Group(Text(body), advice), (0, 0, 1, 2)))

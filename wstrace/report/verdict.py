@@ -21,7 +21,8 @@ def sentence(run: Run) -> str:
     """The verdict in one sentence; vLLM's own caller string first, people search for it."""
     worst = next((f for f in run.findings if f.severity == "error"), None)
     if worst is not None:
-        caller = worst.caller or worst.site or "a request"
+        unnamed = worst.where if worst.log else "a request"
+        caller = worst.caller or worst.site or unnamed
         joint = ": " if worst.code == "WS301" else " "
         return f"'{clean(caller)}'{joint}{worst.detail} ({worst.code})."
     if run.inconclusive:

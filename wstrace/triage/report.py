@@ -1,20 +1,19 @@
-"""All inputs of one call together: what the three output forms are made from."""
+"""All inputs of one call together: what every output of a text is made from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wstrace.triage.diagnose.diagnose import Diagnosis, diagnose
 from wstrace.triage.extract.parser import parse_file
-from wstrace.triage.ingest import reading
-from wstrace.triage.redaction import redact_value
+from wstrace.triage.ingest import opening
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wstrace.triage.diagnose.finding import Finding
+    from wstrace.findings.finding import Finding
     from wstrace.triage.diagnose.numbers import Given
     from wstrace.triage.extract.engine_settings import Value
 
@@ -29,20 +28,10 @@ class Report:
     skipped: int
     notes: tuple[str, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        """The JSON contract, version 1. Texts are redacted, the input's own path is not."""
-        return {
-            "version": 1,
-            "findings": [_public(finding) for finding in self.findings],
-            "config": redact_value(self.config),
-            "skipped": self.skipped,
-            "notes": list(self.notes),
-        }
-
 
 def read(paths: Sequence[str], given: Given) -> Report:
     """Read every input once. WstraceError: a path that cannot be read as text."""
-    reading.check_paths(paths)
+    opening.check_paths(paths)
     return combine([diagnose(*parse_file(path), given) for path in paths])
 
 
@@ -64,10 +53,3 @@ def combine(diagnoses: Sequence[Diagnosis]) -> Report:
         sum(d.skipped for d in diagnoses),
         tuple(notes),
     )
-
-
-def _public(finding: Finding) -> dict[str, Any]:
-    found: dict[str, Any] = finding.as_json()
-    source = found.pop("source")
-    links = found.pop("links")
-    return {**redact_value(found), "links": links, "source": source}

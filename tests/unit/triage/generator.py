@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 
+from wstrace.bounds.bound import Bound
+from wstrace.findings.finding import Finding, FromLog
+from wstrace.known_sites.known import KnownSite
 from wstrace.triage.diagnose.diagnose import Diagnosis, diagnose
 from wstrace.triage.diagnose.numbers import Given
 from wstrace.triage.extract.parser import parse
@@ -137,10 +140,30 @@ def read(text: str | bytes, given: Given | None = None, name: str = "test.log") 
     return diagnose(*parse(BytesIO(data), name), given or Given())
 
 
+def log_of(finding: Finding) -> FromLog:
+    """What the text adds to a finding; every finding of a text has it."""
+    assert finding.log is not None
+    return finding.log
+
+
+def rule_of(finding: Finding) -> KnownSite:
+    """The rule of a finding at a known site."""
+    rule = log_of(finding).rule
+    assert rule is not None
+    return rule
+
+
+def bound_of(finding: Finding) -> Bound:
+    """The bound of a finding at a known site."""
+    assert finding.bound is not None
+    return finding.bound
+
+
 def facts(found: Diagnosis) -> set[tuple[object, ...]]:
     """What a reader of the message would write down."""
     return {
-        (f.file, f.line, f.function, f.required_text, f.current_text) for f in found.findings
+        (f.file, log_of(f).line, f.function, log_of(f).required_text, log_of(f).current_text)
+        for f in found.findings
     }
 
 

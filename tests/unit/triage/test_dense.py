@@ -10,8 +10,8 @@ import pytest
 from tests.unit.triage.generator import Failure
 from wstrace.triage.extract.facts import Refusal
 from wstrace.triage.extract.parser import parse
+from wstrace.triage.ingest.opening import Block
 from wstrace.triage.ingest.prefilter import Prefilter
-from wstrace.triage.ingest.reading import Block
 
 MESSAGE = Failure().message
 START = "Workspace is locked but"

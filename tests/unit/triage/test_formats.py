@@ -10,9 +10,11 @@ from tests.unit.triage.generator import (
     expected,
     facts,
     log_lines,
+    log_of,
     read,
     wrapped,
 )
+from wstrace.trace.records import Ranks
 
 FAILURE = Failure()
 LABEL = "Worker_TP1_EP1 pid=101"
@@ -26,8 +28,7 @@ def test_whole_lines(form: str, prefix: str) -> None:
         lines = log_lines(lines, LABEL)
     found = read("\n".join(FORMATS[form](lines)))
     assert facts(found) == {expected(FAILURE)}
-    ranks = found.findings[0].ranks
-    assert (ranks.tp, ranks.ep) == ((1, 1) if prefix == "vllm" else (None, None))
+    assert found.findings[0].ranks == ((Ranks(tp=1, ep=1),) if prefix == "vllm" else ())
 
 
 @pytest.mark.parametrize("width", [20, 33, 47, 80, 120])
@@ -48,7 +49,7 @@ def test_terminal_wraps_prefixed_lines(width: int) -> None:
     lines = wrapped(log_lines(FAILURE.traceback(), LABEL), width)
     found = read("\n".join(lines))
     assert facts(found) == {expected(FAILURE)}
-    assert found.findings[0].ranks.tp == 1
+    assert found.findings[0].ranks[0].tp == 1
 
 
 @pytest.mark.parametrize("quote", ["‘{}’", "“{}”", "`{}`", '"{}"', "&#39;{}&#39;", "\\'{}\\'"])
@@ -62,7 +63,7 @@ def test_windows_paths() -> None:
     lines = FAILURE.traceback("C:\\Users\\u\\AppData\\Lib\\site-packages", "\\")
     found = read("\r\n".join(log_lines(lines, "EngineCore pid=7972")))
     assert facts(found) == {expected(FAILURE)}
-    assert found.findings[0].module == "vllm/v1/attention/backends/turboquant_attn.py"
+    assert log_of(found.findings[0]).module == "vllm/v1/attention/backends/turboquant_attn.py"
 
 
 def test_utf16_of_a_windows_shell() -> None:
@@ -99,7 +100,7 @@ def test_a_terminal_wraps_compose_lines() -> None:
     lines = FORMATS["compose"](log_lines([FAILURE.message], LABEL))
     found = read("\n".join(wrapped(lines, 80)))
     assert facts(found) == {expected(FAILURE)}
-    assert found.findings[0].ranks.tp == 1
+    assert found.findings[0].ranks[0].tp == 1
 
 
 def test_an_unknown_prefix_learnt_from_labelled_lines() -> None:
@@ -109,7 +110,7 @@ def test_an_unknown_prefix_learnt_from_labelled_lines() -> None:
     )
     found = read(text)
     assert facts(found) == {expected(FAILURE)}
-    assert found.findings[0].ranks.tp == 1
+    assert found.findings[0].ranks[0].tp == 1
 
 
 def test_docker_splits_long_json_records() -> None:
@@ -133,5 +134,4 @@ def test_ranks_of_a_ray_worker_from_its_assignment() -> None:
         "assigned as DP rank 0, PP rank 1, PCP rank 0, TP rank 1, EP rank N/A"
     )
     text = "\n".join([assigned, *(f"{label} {line}" for line in FAILURE.traceback())])
-    ranks = read(text).findings[0].ranks
-    assert (ranks.dp, ranks.pp, ranks.tp, ranks.ep) == (0, 1, 1, None)
+    assert read(text).findings[0].ranks == (Ranks(dp=0, pp=1, tp=1),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.triage.generator import Failure, log_lines, read
+from tests.unit.triage.generator import Failure, log_lines, log_of, read, rule_of
 
 WORKER = "Worker_TP0_EP0 pid=77"
 
@@ -18,17 +18,21 @@ def _message(middle: str, tail: str = "current size is 1.02 MB.") -> str:
 def test_without_a_caller_the_traceback_names_it() -> None:
     lines = [*Failure().traceback()[:-1], _message("")]
     (finding,) = read("\n".join(log_lines(lines, WORKER))).findings
-    assert (finding.file, finding.line, finding.function) == (
+    assert (finding.file, log_of(finding).line, finding.function) == (
         "turboquant_attn.py", 747, "_continuation_prefill",
     )  # fmt: skip
-    assert (finding.required_text, finding.current_text) == ("16.00 MB", "1.02 MB")
+    log = log_of(finding)
+    assert (log.required_text, log.current_text) == (
+        "16.00 MB",
+        "1.02 MB",
+    )
 
 
 def test_without_caller_or_traceback_the_sizes_remain() -> None:
     (finding,) = read(_message("")).findings
-    assert (finding.file, finding.function) == (None, None)
-    assert finding.kind == "unknown"
-    assert finding.required_bytes == 16 * 2**20
+    assert (finding.file, finding.function) == ("", "")
+    assert log_of(finding).kind == "unknown"
+    assert finding.serving_bytes == 16 * 2**20
 
 
 def test_caller_without_function() -> None:
@@ -39,19 +43,19 @@ def test_caller_without_function() -> None:
 
 def test_unknown_caller() -> None:
     (finding,) = read(_message(" from 'unknown'")).findings
-    assert (finding.file, finding.name) == (None, None)
+    assert (finding.file, log_of(finding).name) == ("", None)
 
 
 def test_named_allocation_of_an_early_version() -> None:
     (finding,) = read(_message(" for 'moe_scratch'")).findings
-    assert finding.name == "moe_scratch"
-    assert finding.required_bytes == 16 * 2**20
+    assert log_of(finding).name == "moe_scratch"
+    assert finding.serving_bytes == 16 * 2**20
 
 
 def test_a_traceback_of_another_site_completes_nothing() -> None:
     lines = [*Failure(line=9).traceback()[:-1], _message(" from 'turboquant_attn.py:747'")]
     (finding,) = read("\n".join(lines)).findings
-    assert finding.function is None
+    assert finding.function == ""
 
 
 @pytest.mark.parametrize(
@@ -63,10 +67,10 @@ def test_persistent_resource(key: str) -> None:
         "the current ubatch and lane."
     )
     (finding,) = read("\n".join(log_lines([text], WORKER))).findings
-    assert (finding.code, finding.kind) == ("WS105", "persistent_resource_missing")
-    assert finding.name == key
-    assert finding.required_bytes is None
-    assert finding.ranks.tp == 0
+    assert (finding.code, log_of(finding).kind) == ("WS105", "persistent_resource_missing")
+    assert log_of(finding).name == key
+    assert finding.serving_bytes is None
+    assert finding.ranks[0].tp == 0
 
 
 def test_persistent_resource_with_traceback_names_its_site() -> None:
@@ -75,8 +79,8 @@ def test_persistent_resource_with_traceback_names_its_site() -> None:
     text = "AssertionError: Workspace is locked but 'k' was not allocated during warmup for"
     (finding,) = read("\n".join([*frames[:-1], text])).findings
     assert (finding.file, finding.function) == ("marlin_utils.py", "get_marlin_workspace")
-    assert finding.site is not None
-    assert finding.site.id == "moe.marlin_locks"
+    assert log_of(finding).rule is not None
+    assert rule_of(finding).id == "moe.marlin_locks"
 
 
 def test_permute_scratch_counts_rows() -> None:
@@ -86,14 +90,18 @@ def test_permute_scratch_counts_rows() -> None:
     )
     (finding,) = read(text).findings
     assert finding.code == "WS106"
-    assert (finding.required_text, finding.current_text) == ("65536 rows", "32768 rows")
-    assert finding.required_bytes is None
+    log = log_of(finding)
+    assert (log.required_text, log.current_text) == (
+        "65536 rows",
+        "32768 rows",
+    )
+    assert finding.serving_bytes is None
 
 
 def test_lane_that_does_not_exist() -> None:
     text = "RuntimeError: Workspace lane 1 is not configured; manager has 1 lane(s)."
     (finding,) = read(text).findings
-    assert (finding.code, finding.kind) == ("WS104", "wrong_slot")
+    assert (finding.code, log_of(finding).kind) == ("WS104", "wrong_slot")
 
 
 def test_one_failure_told_three_times_is_one_finding() -> None:
@@ -106,9 +114,9 @@ def test_one_failure_told_three_times_is_one_finding() -> None:
         f"`{failure.message}`",
     ]
     (finding,) = read("\n".join(text)).findings
-    assert (finding.ranks.dp, finding.ranks.tp, finding.ranks.ep) == (1, 2, 6)
-    assert finding.times == 3
-    assert finding.at == 9
+    assert (finding.ranks[0].dp, finding.ranks[0].tp, finding.ranks[0].ep) == (1, 2, 6)
+    assert log_of(finding).times == 3
+    assert log_of(finding).at == 9
 
 
 def test_ranks_stay_apart() -> None:
@@ -118,13 +126,13 @@ def test_ranks_stay_apart() -> None:
         for line in log_lines(Failure().traceback(), f"Worker_TP{rank} pid=10{rank}")
     ]
     found = read("\n".join(text)).findings
-    assert [finding.ranks.tp for finding in found] == [0, 1, 2, 3]
+    assert [finding.ranks[0].tp for finding in found] == [0, 1, 2, 3]
 
 
 def test_rank_is_not_taken_from_an_unrelated_excerpt() -> None:
     text = [*log_lines(["all is well"], "Worker_TP5 pid=7"), "", Failure().message]
     (finding,) = read("\n".join(text)).findings
-    assert finding.ranks.tp is None
+    assert not finding.ranks
 
 
 def test_the_same_base_name_needs_the_path() -> None:
@@ -132,9 +140,9 @@ def test_the_same_base_name_needs_the_path() -> None:
     failure = Failure("flashmla.py", 319, "_forward_prefill", 30.0, 20.0, folder)
     (bare,) = read(failure.message).findings
     (placed,) = read("\n".join(failure.traceback())).findings
-    assert placed.module == "vllm/models/deepseek_v4/nvidia/flashmla.py"
-    assert placed.site is not None
-    assert bare.site is None or bare.site.formula == placed.site.formula
+    assert log_of(placed).module == "vllm/models/deepseek_v4/nvidia/flashmla.py"
+    assert rule_of(placed)
+    assert log_of(bare).rule is None or rule_of(bare).formula == rule_of(placed).formula
 
 
 def test_layer_from_compiled_code() -> None:
@@ -145,7 +153,7 @@ def test_layer_from_compiled_code() -> None:
     lines = Failure().traceback()
     lines.insert(1, call)
     (finding,) = read("\n".join(log_lines(lines, WORKER))).findings
-    assert finding.layer == "model.layers.3.self_attn.attn"
+    assert finding.layers[0] == "model.layers.3.self_attn.attn"
 
 
 @pytest.mark.parametrize(
@@ -161,4 +169,4 @@ def test_phase_from_the_traceback(frame: str, phase: str) -> None:
     lines.insert(1, f'  File "/x/vllm/v1/worker/gpu_worker.py", line 1, in {frame}')
     (finding,) = read("\n".join(lines)).findings
     assert finding.phase == phase
-    assert (finding.kind == "order_of_warmup") == (phase != "serving")
+    assert (log_of(finding).kind == "order_of_warmup") == (phase != "serving")

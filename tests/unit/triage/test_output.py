@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from tests.unit.triage.generator import Failure, log_lines, read
-from wstrace.triage import markdown, text
+from tests.unit.triage.generator import Failure, log_lines, log_of, read
+from wstrace.report.finding_json import triage_json
+from wstrace.report.triage import render_markdown, render_text
 from wstrace.triage.diagnose.numbers import Given
 from wstrace.triage.redaction import redact
 from wstrace.triage.report import Report, combine
@@ -48,9 +49,9 @@ def _leaky() -> Report:
 def test_nothing_private_gets_out(form: str) -> None:
     report = _leaky()
     made = {
-        "text": lambda: text.render(report),
-        "markdown": lambda: markdown.render(report),
-        "json": lambda: json.dumps(report.as_json()),
+        "text": lambda: render_text(report),
+        "markdown": lambda: render_markdown(report),
+        "json": lambda: json.dumps(triage_json(report)),
     }[form]()
     assert "_continuation_prefill" in made
     for name, secret in PRIVATE.items():
@@ -73,7 +74,7 @@ def test_redaction_leaves_facts_alone(harmless: str) -> None:
 
 
 def test_text_fits_one_screen() -> None:
-    lines = text.render(_report(*Failure().traceback())).splitlines()
+    lines = render_text(_report(*Failure().traceback())).splitlines()
     assert len(lines) <= 24
     prose = [line for line in lines if "wstrace " not in line and "http" not in line]
     assert max(len(line) for line in prose) <= 80
@@ -86,16 +87,16 @@ def test_many_ranks_are_one_block(ranks: int) -> None:
         for rank in range(ranks)
         for line in log_lines(Failure().traceback(), f"Worker_TP{rank} pid={rank}")
     ]
-    made = text.render(_report(*lines))
+    made = render_text(_report(*lines))
     assert len(made.splitlines()) <= 26
     assert "1 finding" in made
-    assert "and 58 more" in " ".join(made.split())
+    assert "and 56 more" in " ".join(made.split())
 
 
 def test_text_says_what_an_expert_says() -> None:
-    made = text.render(_report(*Failure().traceback()))
+    made = render_text(_report(*Failure().traceback()))
     for word in (
-        "never_profiled", "16.00 MB", "1.02 MB", "--max-model-len", "--max-num-batched-tokens",
+        "WS101", "16.00 MB", "1.02 MB", "--max-model-len", "--max-num-batched-tokens",
         "0.24.0", "num_kv_heads", "--set", "pull/44053" if "pull/44053" in made else "issues/",
     ):  # fmt: skip
         assert word in made
@@ -103,10 +104,10 @@ def test_text_says_what_an_expert_says() -> None:
 
 def test_an_unknown_site_gets_the_honest_answer() -> None:
     failure = Failure("brand_new_layer.py", 12, "forward", 30.0, 20.0)
-    made = text.render(_report(*failure.traceback()))
+    made = render_text(_report(*failure.traceback()))
     assert "not known" in made
     assert "wstrace run" in made
-    finding = _report(*failure.traceback()).findings[0].as_json()
+    finding = triage_json(_report(*failure.traceback()))["findings"][0]
     assert (finding["class"], finding["known_site"], finding["lever"]) == (
         "unknown",
         None,
@@ -116,7 +117,7 @@ def test_an_unknown_site_gets_the_honest_answer() -> None:
 
 
 def test_nothing_found_says_so() -> None:
-    for render in (text.render, markdown.render):
+    for render in (render_text, render_markdown):
         assert "No failure found" in render(_report("all is well"))
 
 
@@ -125,7 +126,7 @@ def test_json_types() -> None:
         {"num_kv_heads": 4, "head_size": 256, "max_model_len": 8192, "block_size": 16}
     )
     report = _report(*log_lines(Failure().traceback(), "Worker_DP1_EP3 pid=4"), given=given)
-    made = json.loads(json.dumps(report.as_json()))
+    made = json.loads(json.dumps(triage_json(report)))
     assert (made["version"], made["skipped"]) == (1, 0)
     (finding,) = made["findings"]
     assert finding["rank"] == {"dp": 1, "tp": None, "pp": None, "ep": 3}
@@ -144,19 +145,19 @@ def test_json_types() -> None:
 
 def test_many_files_do_not_fill_the_screen() -> None:
     texts = [read(Failure().message, name=f"{number}.log") for number in range(9)]
-    assert "0.log, 1.log, 2.log and 6 more: 1 finding" in text.render(combine(texts))
+    assert "0.log, 1.log, 2.log and 6 more: 1 finding" in render_text(combine(texts))
 
 
 def test_several_texts() -> None:
     one = read("--max-model-len 4096\n" + Failure().message, name="a.log")
     other = read("--max-model-len 9 --max-num-seqs 2\n" + Failure(line=9).message, name="b.log")
     report = combine([one, other])
-    assert [finding.path for finding in report.findings] == ["a.log", "b.log"]
+    assert [log_of(f).path for f in report.findings] == ["a.log", "b.log"]
     assert report.config == {"max_model_len": 4096, "max_num_seqs": 2}
 
 
 def test_markdown_is_whole() -> None:
-    made = markdown.render(_leaky())
-    assert "| sizes | asked for 16.00 MB, had 1.02 MB |" in made
+    made = render_markdown(_leaky())
+    assert "- Asked for 16.00 MB, had 1.02 MB." in made
     assert "max_model_len: 4096" in made
-    assert "| file | vllm/v1/attention/backends/turboquant_attn.py |" in made
+    assert "vllm/v1/attention/backends/turboquant\\_attn.py" in made

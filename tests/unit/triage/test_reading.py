@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.triage.generator import Failure, expected, facts, log_lines, read
+from tests.unit.triage.generator import Failure, expected, facts, log_lines, log_of, read
 from wstrace.errors import WstraceError
 from wstrace.triage import report
 from wstrace.triage.diagnose.numbers import Given
 from wstrace.triage.extract import collect
-from wstrace.triage.ingest import reading
+from wstrace.triage.ingest import opening
 from wstrace.triage.ingest.prefilter import Prefilter
 
 LOG = "\n".join(log_lines(Failure().traceback(), "Worker_TP1 pid=5")).encode()
@@ -86,16 +86,16 @@ def test_any_block_size_gives_the_same(size: int, monkeypatch: pytest.MonkeyPatc
     noise = b"(APIServer pid=1) INFO 05-05 14:00:00 [loggers.py:1] Running: 0 reqs\n"
     text = noise * 40 + LOG + b"\n" + noise * 40
     whole = read(text).findings
-    monkeypatch.setattr(reading.blocks, "__defaults__", (size,))
+    monkeypatch.setattr(opening.blocks, "__defaults__", (size,))
     cut = read(text).findings
-    assert [f.as_json() for f in cut] == [f.as_json() for f in whole]
+    assert cut == whole
 
 
 def test_line_numbers_survive_skipped_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading.blocks, "__defaults__", (5000,))
+    monkeypatch.setattr(opening.blocks, "__defaults__", (5000,))
     noise = b"(APIServer pid=1) INFO 05-05 14:00:00 [loggers.py:1] Running: 0 reqs\n"
     (finding,) = read(noise * 2000 + LOG + noise * 2000).findings
-    assert finding.at == 2009
+    assert log_of(finding).at == 2009
 
 
 def test_repeated_failures_are_read_once_and_new_ones_still_found() -> None:
@@ -103,7 +103,7 @@ def test_repeated_failures_are_read_once_and_new_ones_still_found() -> None:
     later = "\n".join(log_lines(Failure(required=99.0).traceback(), "Worker_TP1 pid=5"))
     stream = BytesIO(block * 400 + later.encode())
     prefilter = Prefilter(budget=20_000)
-    kept = list(prefilter.kept(reading.blocks(stream, "x", 10_000)))
+    kept = list(prefilter.kept(opening.blocks(stream, "x", 10_000)))
     assert prefilter.repeated > 20
     assert any(b"99.00 MB" in kept_block.data for kept_block, _ in kept)
 

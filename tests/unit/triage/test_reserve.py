@@ -10,10 +10,11 @@ from tests.unit.triage.generator import Failure, log_lines, read
 from wstrace.errors import WstraceError
 from wstrace.expr.expression import parse
 from wstrace.reserve import config as reserve
+from wstrace.reserve.writer import dumps
 from wstrace.trace.records import Slot
-from wstrace.triage import reserve as from_log
 from wstrace.triage.diagnose.numbers import Given
 from wstrace.triage.report import combine
+from wstrace.triage.reserve_plan import plan_report
 from wstrace.vllm.limits import LIMIT_NAMES
 
 NUMBERS = {"num_kv_heads": 4, "head_size": 256, "max_model_len": 8192, "block_size": 16}
@@ -33,7 +34,7 @@ def _text(failures: list[Failure], numbers: dict[str, int]) -> str:
         for failure in failures
         for line in log_lines(failure.traceback(), "EngineCore pid=1")
     ]
-    return from_log.dumps(combine([read("\n".join(lines), Given(numbers))]))
+    return dumps(plan_report(combine([read("\n".join(lines), Given(numbers))])).config)
 
 
 def _loaded(text: str, folder: Path) -> reserve.ReserveConfig:
@@ -55,7 +56,7 @@ def test_it_loads_and_follows_the_live_limits(tmp_path: Path) -> None:
 def test_only_numbers_are_compared_with_the_engine(tmp_path: Path) -> None:
     lines = ["vllm serve m --dtype half --kv-cache-dtype fp8 -tp 2", Failure().message]
     report = combine([read("\n".join(lines), Given(NUMBERS))])
-    layout = _loaded(from_log.dumps(report), tmp_path).model.layout
+    layout = _loaded(dumps(plan_report(report).config), tmp_path).model.layout
     assert layout == {"num_kv_heads": 4, "head_size": 256, "tensor_parallel_size": 2}
 
 
@@ -87,4 +88,4 @@ def test_an_incomplete_bound_names_what_is_missing() -> None:
 
 def test_no_arena_failure_no_config() -> None:
     with pytest.raises(WstraceError, match="no arena failure"):
-        from_log.dumps(combine([read("all is well")]))
+        plan_report(combine([read("all is well")]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.triage.generator import Failure, log_lines, read, wrapped
+from tests.unit.triage.generator import Failure, log_lines, log_of, read, wrapped
 
 ENGINE = (
     "Initializing a V1 LLM engine (v{version}) with config: model='m', "
@@ -108,7 +108,7 @@ def test_after_a_restart_the_last_dump_before_the_failure_holds() -> None:
     ]
     found = read("\n".join(lines))
     assert found.config["max_model_len"] == 2048
-    assert found.findings[0].values["max_model_len"] == 2048
+    assert log_of(found.findings[0]).numbers["max_model_len"] == 2048
 
 
 def test_a_quoted_model_config_gives_per_rank_numbers() -> None:
@@ -119,7 +119,7 @@ def test_a_quoted_model_config_gives_per_rank_numbers() -> None:
     }
     """
     found = read(quoted + "\nvllm serve m -tp 2 --max-model-len 4096\n" + Failure().message)
-    numbers = found.findings[0].values
+    numbers = log_of(found.findings[0]).numbers
     assert (numbers["num_kv_heads"], numbers["num_attention_heads"]) == (4, 16)
     assert numbers["head_size"] == 128
     assert set(found.config) == {"tensor_parallel_size", "max_model_len"}
@@ -127,7 +127,7 @@ def test_a_quoted_model_config_gives_per_rank_numbers() -> None:
 
 def test_a_quoted_model_config_without_parallel_size_counts_for_nothing() -> None:
     quoted = '{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}'
-    assert read(quoted + "\n" + Failure().message).findings[0].values == {}
+    assert log_of(read(quoted + "\n" + Failure().message).findings[0]).numbers == {}
 
 
 def test_unknown_is_absent() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.triage.generator import Failure, log_lines, read, wrapped
+from tests.unit.triage.generator import Failure, bound_of, log_lines, log_of, read, wrapped
 from wstrace.triage.diagnose.numbers import Given
 
 DUMP = (
@@ -27,12 +27,16 @@ def test_requests_of_the_step(width: int) -> None:
     (finding,) = read("\n".join(wrapped(lines, width))).findings
     assert finding.step is not None
     assert finding.step.total_tokens == 4816
-    assert set(finding.step.requests) == {(3912, 5088), (4, 77), (900, 0)}
+    requests = {(r.scheduled, r.computed) for r in finding.step.requests}
+    assert requests == {(3912, 5088), (4, 77), (900, 0)}
     assert finding.phase == "serving"
 
 
 def test_bytes_and_bound_from_the_message_and_the_dump_alone() -> None:
-    """A run on an H100: 5088 cached tokens asked for 10,420,224 bytes; 32768 need 64 MiB."""
+    """A run on an H100: 5088 cached tokens asked for 10,420,224 bytes.
+
+    5088 itself may be the block: 7 of them hold 32767 tokens, 7 * 5088 * 512 * 2 * 2 bytes.
+    """
     failure = Failure(required=9.94, current=2.05)
     lines = log_lines(
         [
@@ -44,13 +48,13 @@ def test_bytes_and_bound_from_the_message_and_the_dump_alone() -> None:
         "EngineCore pid=3",
     )
     (finding,) = read("\n".join(lines)).findings
-    assert finding.required_bytes == 10_420_224
-    assert finding.required_exact
-    assert (finding.worst.bytes, finding.worst.grade) == (67_108_864, "fitted")
+    assert finding.serving_bytes == 10_420_224
+    assert log_of(finding).required_exact
+    assert (bound_of(finding).bytes, bound_of(finding).grade) == (72_941_568, "fitted")
 
 
 def test_the_block_size_is_not_assumed_without_the_start_up() -> None:
     lines = [DUMP.format(computed=4096), *Failure().traceback()]
     (finding,) = read("\n".join(lines), Given({"max_model_len": 32768})).findings
-    assert finding.worst.bytes is None
-    assert finding.worst.needs == ("block_size",)
+    assert bound_of(finding).bytes is None
+    assert bound_of(finding).needs == ("block_size",)

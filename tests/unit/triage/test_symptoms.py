@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.unit.triage.generator import Failure, log_lines, read
+from tests.unit.triage.generator import Failure, log_lines, log_of, read
+from wstrace.trace.records import Slot
 
 LABEL = "Worker_TP0 pid=211"
 KV = "Available KV cache memory: 16.93 GiB"
@@ -20,7 +21,9 @@ def _resize(before: float, after: float, slot: str = "ubatch 0") -> str:
 
 def _read(*lines: str) -> list[tuple[str, str, str]]:
     found = read("\n".join(log_lines(lines, LABEL))).findings
-    return [(finding.code, finding.kind, finding.confidence) for finding in found]
+    return [
+        (finding.code, log_of(finding).kind, log_of(finding).confidence) for finding in found
+    ]
 
 
 def test_growth_after_kv_sizing() -> None:
@@ -93,8 +96,8 @@ def test_exact_sizes_from_the_lock_line() -> None:
     lock = "[WORKSPACE DEBUG] Workspace locked. Current sizes: [1.02001953125]"
     lines = log_lines([lock, *Failure().traceback()], LABEL)
     (finding,) = read("\n".join(lines)).findings
-    assert finding.current_bytes == 1_069_568
-    assert finding.current_exact
+    assert finding.arena_bytes == 1_069_568
+    assert log_of(finding).current_exact
 
 
 def test_debug_lines_tell_never_asked_from_asked_for_less() -> None:
@@ -105,24 +108,24 @@ def test_debug_lines_tell_never_asked_from_asked_for_less() -> None:
         ("other.py:1:f", "never_profiled"),
     ):
         text = log_lines([asked.format(site), *failure.traceback()], LABEL)
-        assert read("\n".join(text)).findings[0].kind == kind
+        assert log_of(read("\n".join(text)).findings[0]).kind == kind
 
 
 def test_a_larger_slot_beside_it() -> None:
     failure = Failure("new_layer.py", 5, "forward", 16.0, 0.0)
     lines = log_lines([_resize(0.0, 64.0, "ubatch 1, lane 0"), *failure.traceback()], LABEL)
     (finding,) = read("\n".join(lines)).findings
-    assert (finding.code, finding.kind) == ("WS104", "wrong_slot")
+    assert (finding.code, log_of(finding).kind) == ("WS104", "wrong_slot")
 
 
 def test_all_versions_of_the_resize_line() -> None:
     for slot, wanted in (
         ("2 ubatches, total memory 35.12 MB", None),
-        ("ubatch 1", (1, 0)),
-        ("ubatch 1, lane 1", (1, 1)),
+        ("ubatch 1", Slot(1, 0)),
+        ("ubatch 1, lane 1", Slot(1, 1)),
     ):
         (finding,) = read(
             "\n".join(log_lines([KV, _resize(2.05, 17.56, slot)], LABEL))
         ).findings
         assert finding.slot == wanted
-        assert finding.required_text == "17.56 MB"
+        assert log_of(finding).required_text == "17.56 MB"

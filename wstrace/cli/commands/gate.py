@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TRACES = Annotated[
     list[Path],
-    typer.Argument(metavar="TRACE...", help="Trace folders; several hosts of a run are one."),
+    typer.Argument(metavar="TRACE...", help="Trace folders (hosts of a run are one), or logs."),
 ]
 RUN = Annotated[
     str | None, typer.Option("--run", help="Which run of a folder (default: newest).")

@@ -1,4 +1,4 @@
-"""`wstrace report TRACE [TRACE]`."""
+"""`wstrace report TRACE [TRACE]`, or a log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from wstrace.errors import WstraceError
 
 TRACES = Annotated[
-    list[Path], typer.Argument(help="Trace folder (two: old and new, html only).")
+    list[Path], typer.Argument(help="Trace folder (two: old and new, html only), or a log.")
 ]
 FORMAT = Annotated[str | None, typer.Option("--format", help="text, json, markdown or html.")]
 OUT = Annotated[
@@ -35,7 +35,7 @@ def command(traces: TRACES, fmt: FORMAT = None, output: OUT = None, run: RUN = N
             f"A {name} report takes {'two traces' if name == 'html' else 'one trace'} at most.",
             "Compare two runs with `wstrace diff A B` or `wstrace report A B -o report.html`.",
         )
-    runs = read_sessions(traces, run)
+    runs = read_sessions(traces, run, logs=True)
     if name == "text" and output is None and sys.stdout.isatty():
         _on_terminal(runs[0])
         return

@@ -63,9 +63,10 @@ def command(
     _check_files(model_config, output, reserve)
     report = reports.read(_inputs(files), given)
     if reserve is not None:
-        from wstrace.triage import reserve as from_log
+        from wstrace.reserve.writer import dumps
+        from wstrace.triage.reserve_plan import plan_report
 
-        write_output(from_log.dumps(report), reserve)
+        write_output(dumps(plan_report(report).config), reserve)
         if str(reserve) != "-":
             typer.echo(f"Wrote {reserve}: WSTRACE_RESERVE={reserve} vllm serve ...", err=True)
     write_output(_rendered(report, form, output), output)
@@ -96,14 +97,11 @@ def _inputs(files: list[str] | None) -> list[str]:
 
 def _rendered(report: Report, form: str | None, output: Path | None) -> str:
     form = form or _EXTENSIONS.get(output.suffix if output else "", "text")
-    if form == "json":
-        import json
+    from wstrace.report import triage
 
-        return json.dumps(report.as_json(), indent=2) + "\n"
-    if form == "markdown":
-        from wstrace.triage import markdown
-
-        return markdown.render(report)
-    from wstrace.triage import text
-
-    return text.render(report)
+    renderers = {
+        "json": triage.render_json,
+        "markdown": triage.render_markdown,
+        "text": triage.render_text,
+    }
+    return renderers[form](report)

@@ -9,6 +9,7 @@ from wstrace.gate.limits import Violation, model_of
 from wstrace.gate.place import slot_kind
 from wstrace.report.finding_text import sizes
 from wstrace.runs.exercised import Measure, Reach
+from wstrace.triage.log_run import LogRun
 from wstrace.units import exact, human, plural
 
 
@@ -30,6 +31,8 @@ def headline(judgement: Judgement) -> str:
 def run_line(run: RunJudgement) -> str:
     """Which run this was: id, version, model, ranks."""
     session = run.session
+    if isinstance(session, LogRun):
+        return f"log {session.trace.run}: vLLM {session.vllm_version or '?'}"
     if not session.workers:
         return f"run {session.trace.run or '-'}: no worker"
     version = session.workers[0].header.vllm or "?"
@@ -42,11 +45,14 @@ def where(judged: Judged) -> str:
     finding = judged.finding
     kind = slot_kind(finding.slot)
     slot = "" if kind in ("", "main") else f" ({kind} slot)"
-    return (finding.site or "the run") + slot
+    place = finding.where if finding.log else finding.site or "the run"
+    return place + slot
 
 
 def line_of(run: RunJudgement, finding: Finding) -> int:
     """The line where the site stood in this build, 0 if unknown: a hint, no identity."""
+    if finding.log is not None:
+        return finding.log.line or 0
     lines = (
         use.line
         for summary in run.session.sites
@@ -58,7 +64,8 @@ def line_of(run: RunJudgement, finding: Finding) -> int:
 
 def explain(judged: Judged) -> str:
     """One sentence of evidence, with what the baseline has to do with it."""
-    detail = judged.finding.detail
+    log = judged.finding.log
+    detail = judged.finding.detail + (f". {log.why}" if log else "")
     entry = judged.entry
     if judged.status == "grown" and entry is not None:
         return f"{detail}; the baseline accepts {exact(entry.bytes)}"
@@ -96,8 +103,20 @@ def entry_line(entry: Entry) -> str:
     return f"{entry.code} {entry.site or 'the run'}"
 
 
-def reach_lines(reach: Reach) -> list[str]:
-    """What was exercised: one line for the scheduler, one for each site reached."""
+def grounds(run: RunJudgement) -> list[str]:
+    """What the verdict rests on; of a log its text, which the findings name."""
+    return [] if isinstance(run.session, LogRun) else run.session.rests_on.lines()
+
+
+def exercised(run: RunJudgement) -> list[str]:
+    """What was exercised: one line for the scheduler, one for each site reached.
+
+    Nothing for a log, which does not tell.
+    """
+    return [] if isinstance(run.session, LogRun) else _reached(run.reach)
+
+
+def _reached(reach: Reach) -> list[str]:
     shown = [m for m in reach.measures if m.name != "computed"]
     lines = [", ".join(map(_measure, shown))]
     for site in reach.sites:

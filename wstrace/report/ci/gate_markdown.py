@@ -6,9 +6,10 @@ from wstrace.gate.judge import Judged, Judgement, RunJudgement
 from wstrace.report.ci.gate_lines import (
     accepted_line,
     entry_line,
+    exercised,
     explain,
+    grounds,
     headline,
-    reach_lines,
     run_line,
     violation_line,
     where,
@@ -87,6 +88,6 @@ def _after(run: RunJudgement) -> list[str]:
     lines += [f"- ⚠️ inconclusive: {escape(reason)}" for reason in run.reasons]
     accepted = [j for j in run.findings if j.status == "accepted"]
     lines += [f"- accepted: {escape(accepted_line(judged))}" for judged in accepted]
-    lines += [f"- rests on: {escape(line)}" for line in run.session.rests_on.lines()[:8]]
-    lines += [f"- exercised: {escape(line)}" for line in reach_lines(run.reach)]
+    lines += [f"- rests on: {escape(line)}" for line in grounds(run)[:8]]
+    lines += [f"- exercised: {escape(line)}" for line in exercised(run)]
     return ["", *lines]

@@ -6,10 +6,11 @@ from wstrace.gate.judge import Judged, Judgement, RunJudgement
 from wstrace.report.ci.gate_lines import (
     accepted_line,
     entry_line,
+    exercised,
     explain,
+    grounds,
     headline,
     numbers,
-    reach_lines,
     run_line,
     violation_line,
     where,
@@ -38,9 +39,10 @@ def _run(run: RunJudgement) -> list[str]:
     accepted = [judged for judged in run.findings if judged.status == "accepted"]
     lines += [f"accepted: {accepted_line(judged)}" for judged in accepted]
     lines += _ignored(run)
-    lines += [f"rests on: {line}" for line in run.session.rests_on.lines()[:8]]
-    first, *rest = reach_lines(run.reach)
-    return [*lines, f"exercised: {first}", *(f"  {line}" for line in rest)]
+    lines += [f"rests on: {line}" for line in grounds(run)[:8]]
+    told = exercised(run)
+    lines += [f"exercised: {line}" for line in told[:1]]
+    return [*lines, *(f"  {line}" for line in told[1:])]
 
 
 def _finding(judged: Judged) -> list[str]:

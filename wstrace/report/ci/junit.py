@@ -14,9 +14,10 @@ from wstrace.gate.judge import Judged, Judgement, RunJudgement
 from wstrace.gate.place import slot_kind
 from wstrace.report.ci.gate_lines import (
     accepted_line,
+    exercised,
     explain,
+    grounds,
     numbers,
-    reach_lines,
     run_line,
     violation_line,
 )
@@ -52,12 +53,12 @@ def _suite(run: RunJudgement) -> ET.Element:
 def _facts(run: RunJudgement) -> Iterable[tuple[str, str]]:
     yield "wstrace.verdict", run.verdict
     yield "wstrace.run", run.session.trace.run
-    for measure in run.reach.measures:
+    for measure in run.reach.measures if exercised(run) else ():
         yield f"wstrace.{measure.name}", str(measure.most)
         if measure.limit is not None:
             yield f"wstrace.{measure.name}.limit", str(measure.limit)
-    yield "wstrace.rests_on", "; ".join(run.session.rests_on.lines())
-    yield "wstrace.exercised", "; ".join(reach_lines(run.reach))
+    yield "wstrace.rests_on", "; ".join(grounds(run))
+    yield "wstrace.exercised", "; ".join(exercised(run))
 
 
 def _conclusive(run: RunJudgement) -> ET.Element:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from wstrace.report.html.names import clean, clean_argv
 from wstrace.runs.run import Run
 from wstrace.runs.worker import Worker
+from wstrace.triage.log_run import LogRun
+from wstrace.triage.redaction import redact_value
 
 Pair = tuple[str, str]
 
@@ -25,6 +27,8 @@ class RunFacts:
 
 def run_facts(session: Run) -> RunFacts:
     """The facts of a run, from run.json and the first worker."""
+    if isinstance(session, LogRun):
+        return _of_log(session)
     worker = session.workers[0] if session.workers else None
     return RunFacts(
         title=_title(session, worker),
@@ -35,6 +39,21 @@ def run_facts(session: Run) -> RunFacts:
         if worker
         else (),
         notes=tuple(clean(note, 400) for note in _notes(session)),
+    )
+
+
+def _of_log(session: LogRun) -> RunFacts:
+    """What the text shows of its engine."""
+    name = clean(session.trace.run)
+    pairs = [("log", name), ("vLLM", clean(session.vllm_version or ""))]
+    config = redact_value(session.report.config)
+    return RunFacts(
+        title=name,
+        run=tuple(pair for pair in pairs if pair[1]),
+        limits=tuple((clean(n), _limit(v)) for n, v in config.items()),
+        phases=(),
+        hooks=(),
+        notes=tuple(clean(note, 400) for note in session.notes),
     )
 
 

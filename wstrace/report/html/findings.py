@@ -9,7 +9,7 @@ from typing import Final
 from wstrace.errors import ended
 from wstrace.findings.finding import Finding
 from wstrace.known_sites import known
-from wstrace.report.finding_text import MAX_WAYS, slot_text, step_text, way_text
+from wstrace.report.finding_text import MAX_WAYS, of_log, slot_text, step_text, way_text
 from wstrace.report.html.names import clean, rank_names
 from wstrace.report.html.sites import SiteRow
 from wstrace.report.pages import page_url
@@ -59,7 +59,7 @@ def _card(finding: Finding, number: int | None, worker: Worker | None) -> Card:
         code=finding.code,
         severity=finding.severity,
         title=finding.title,
-        where=clean(finding.caller or finding.site),
+        where=clean(finding.caller or (finding.where if finding.log else finding.site)),
         detail=ended(clean(finding.detail[:1].upper() + finding.detail[1:], 600)),
         advice=clean(finding.advice, 600),
         facts=tuple((name, value) for name, value in _facts(finding, worker) if value),
@@ -81,7 +81,7 @@ def _facts(finding: Finding, worker: Worker | None) -> list[tuple[str, str]]:
         ("slot", slot_text(finding.slot)),
         ("ranks", rank_names(finding.ranks, world) if several else ""),
         ("when", _when(finding)),
-        *_of_bound(finding),
+        *(of_log(finding, finding.log) if finding.log else _of_bound(finding)),
     ]
 
 
@@ -124,14 +124,16 @@ def _bars(finding: Finding) -> tuple[tuple[str, str, float], ...]:
 
 
 def _asked_before(finding: Finding) -> int | None:
-    """0 for a site that asked nothing in warm-up: that is the finding."""
-    if finding.code in ("WS101", "WS104") and finding.warmup_bytes is None:
-        return 0
+    """0 for a site that asked nothing in warm-up: that is the finding. A log does not tell."""
+    if finding.log is None and finding.code in ("WS101", "WS104"):
+        return finding.warmup_bytes or 0
     return finding.warmup_bytes
 
 
 def _links(finding: Finding, version: str | None) -> tuple[str, ...]:
     """Upstream reports of the same site."""
+    if finding.log is not None:
+        return finding.log.rule.links[:4] if finding.log.rule else ()
     if not finding.file:
         return ()
     site = known.match(finding.file, finding.function, version)

@@ -11,6 +11,7 @@ from wstrace.reserve.schema import ReserveConfig
 from wstrace.reserve.writer import dumps
 from wstrace.runs.run import Run
 from wstrace.trace.redact import redact_text
+from wstrace.triage.log_run import LogRun
 from wstrace.units import exact
 
 LARGEST = 64 << 10
@@ -46,7 +47,7 @@ def fix(run: Run, config: ReserveConfig | None, can_fail: tuple[str, ...] = ()) 
     return Fix(
         needed=bool(run.escapes or run.verdict() == "findings"),
         command=f"wstrace run --reserve reserve.yaml -- {_command(run)}",
-        make=f"wstrace reserve {shlex.quote(clean(run.trace.path.name))} -o reserve.yaml",
+        make=_make(run),
         config=text,
         download=_data_url(text),
         too_large=too_large,
@@ -61,6 +62,13 @@ def fix(run: Run, config: ReserveConfig | None, can_fail: tuple[str, ...] = ()) 
             if f"{n.site}: {n.why}" not in can_fail
         ),
     )
+
+
+def _make(run: Run) -> str:
+    name = shlex.quote(clean(run.trace.path.name))
+    if isinstance(run, LogRun):
+        return f"wstrace triage {name} --reserve reserve.yaml"
+    return f"wstrace reserve {name} -o reserve.yaml"
 
 
 def _command(run: Run) -> str:

@@ -111,6 +111,8 @@ def _error_text(run: Run, worst: Finding | None) -> str:
 def _of_finding(worst: Finding) -> tuple[tuple[str, str, str], ...]:
     bound = worst.bound
     asked = human(worst.warmup_bytes) if worst.warmup_bytes else "nothing"
+    if worst.log is not None:
+        asked = "-"
     numbers = [
         ("asked in warm-up", asked, ""),
         ("arena when warm-up ended", human(worst.arena_bytes), ""),

@@ -1,15 +1,20 @@
-"""What to type now: the commands that help with one finding, best first."""
+"""The last step of a finding: what to type, the best first, its sentence, nothing private."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from wstrace.findings.codes import REFUSED_ELSEWHERE
+from wstrace.triage.diagnose import reasons
+from wstrace.triage.redaction import redact
 from wstrace.versions import release_of
 
 if TYPE_CHECKING:
-    from wstrace.triage.diagnose.finding import Finding
+    from wstrace.bounds.bound import Bound
+    from wstrace.findings.finding import Finding, FromLog
+    from wstrace.triage.diagnose.numbers import Given
 
 RECORD: Final = "wstrace run -- vllm serve ...   (then: wstrace reserve TRACE -o reserve.yaml)"
 RUN: Final = "wstrace run -- vllm serve ...   (shows which slot lacks it, and since when)"
@@ -18,57 +23,44 @@ _ARENA: Final = ("never_profiled", "undersized_in_profile", "wrong_slot", "order
 _MOST_NAMES: Final = 4
 
 
-def commands(finding: Finding) -> list[str]:
+def commands(code: str, log: FromLog, bound: Bound | None, given: Given) -> list[str]:
     """Lines to type, each a command or a short note with one."""
-    if finding.kind in _ARENA and finding.code not in REFUSED_ELSEWHERE:
-        return _for_arena(finding)
-    if finding.kind == "persistent_resource_missing" or finding.code == "WS106":
-        return [
-            *_upgrade(finding),
-            RUN,
-            EAGER,
-            "no reserve helps: the bytes are not the arena's",
-        ]
-    if finding.kind == "over_reserved":
-        return [
-            *_upgrade(finding),
-            "wstrace bound " + (finding.site.id if finding.site else ""),
-        ]
+    if log.kind in _ARENA and code not in REFUSED_ELSEWHERE:
+        return _for_arena(log, bound, given)
+    if log.kind == "persistent_resource_missing" or code == "WS106":
+        return [*_upgrade(log), RUN, EAGER, "no reserve helps: the bytes are not the arena's"]
+    if log.why in (reasons.OOM_PROFILE, reasons.OOM_KERNEL):
+        return ["vllm serve ... --max-num-batched-tokens N   (a smaller N than now)"]
+    if log.kind == "over_reserved":
+        return [*_upgrade(log), "wstrace bound " + (log.rule.id if log.rule else "")]
     return [
-        *_upgrade(finding),
+        *_upgrade(log),
         RECORD,
         "or, without wstrace: VLLM_DEBUG_WORKSPACE=1 vllm serve ...   (prints every growth)",
     ]
 
 
-def _for_arena(finding: Finding) -> list[str]:
-    log = shlex.quote(finding.path)
-    if finding.worst.bytes is not None:
+def _for_arena(log: FromLog, bound: Bound | None, given: Given) -> list[str]:
+    again = f"wstrace triage {shlex.quote(log.path)}"
+    if bound is None:
+        return [RECORD, EAGER]
+    if bound.bytes is not None:
         return [
-            f"wstrace triage {log}{_given(finding)} --reserve reserve.yaml",
+            f"{again}{_given(given)} --reserve reserve.yaml",
             "WSTRACE_RESERVE=reserve.yaml vllm serve ...   (wstrace installed beside vLLM)",
-            *_upgrade(finding),
+            *_upgrade(log),
         ]
-    if finding.site is not None and finding.worst.needs:
-        names = finding.worst.needs[:_MOST_NAMES]
-        sets = " ".join(f"--set {name}=N" for name in names)
-        return [
-            *_upgrade(finding),
-            f"wstrace triage {log}{_given(finding)} {sets}",
-            f"or: {RECORD}",
-        ]
-    if finding.worst.contradiction:
-        return [
-            *_upgrade(finding),
-            f"wstrace triage {log} ...   (with the failing server's own numbers)",
-            f"or: {RECORD}",
-        ]
+    if bound.needs:
+        sets = " ".join(f"--set {name}=N" for name in bound.needs[:_MOST_NAMES])
+        return [*_upgrade(log), f"{again}{_given(given)} {sets}", f"or: {RECORD}"]
+    if bound.contradiction:
+        own = f"{again} ...   (with the failing server's own numbers)"
+        return [*_upgrade(log), own, f"or: {RECORD}"]
     return [RECORD, EAGER]
 
 
-def _given(finding: Finding) -> str:
+def _given(given: Given) -> str:
     """What the person gave, to be given again: the next call starts from the log alone."""
-    given = finding.given
     model = f" --model-config {shlex.quote(str(given.model_config))}"
     sets = "".join(f" --set {name}={value}" for name, value in given.numbers.items())
     return (model if given.model_config is not None else "") + sets
@@ -79,7 +71,46 @@ def is_older(version: str | None, fixed: str | None) -> bool:
     return bool(fixed) and not (version and release_of(version).has_fix(fixed or ""))
 
 
-def _upgrade(finding: Finding) -> list[str]:
-    if not is_older(finding.version, finding.fixed_in):
+def _upgrade(log: FromLog) -> list[str]:
+    if not is_older(log.version, log.fixed_in):
         return []
-    return [f"pip install 'vllm>={finding.fixed_in}'"]
+    return [f"pip install 'vllm>={log.fixed_in}'"]
+
+
+_GREW: Final = ("over_reserved", "unlocked_growth_oom", "pointer_moved_after_capture")
+
+
+def told(finding: Finding, given: Given) -> Finding:
+    """The finding with `detail`, `caller`, `advice` and commands; its names redacted."""
+    log = finding.log
+    assert log is not None
+    lines = tuple(commands(finding.code, log, finding.bound, given))
+    log = replace(
+        log,
+        name=redact(log.name) if log.name else None,
+        module=redact(log.module) if log.module else None,
+        commands=lines,
+        evidence=tuple(map(redact, log.evidence)),
+    )
+    file, function = redact(finding.file), redact(finding.function)
+    line = str(log.line) if log.line is not None else ""
+    return replace(
+        finding,
+        detail=_sizes(log),
+        advice=lines[0],
+        file=file,
+        function=function,
+        caller=":".join(part for part in (file, line, function) if part) if file else function,
+        layers=tuple(map(redact, finding.layers)),
+        log=log,
+    )
+
+
+def _sizes(log: FromLog) -> str:
+    """What was asked for and what there was, in words."""
+    if log.required_text is None:
+        return f"asked for the resource {log.name}" if log.name else "no sizes in the text"
+    if log.kind in _GREW:
+        grew = f"grew from {log.current_text}" if log.current_text else "grew"
+        return f"{grew} to {log.required_text}"
+    return f"asked for {log.required_text}, had {log.current_text or 'an unknown size'}"

@@ -1,19 +1,31 @@
-"""Which known site it was, and how many bytes that site can ever need."""
+"""Which known site it was, how many bytes it can ever need, and whether the text agrees.
+
+Numbers may not be those of the failing server: the log itself shows more, or other.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
+from wstrace.bounds.bound import Bound
 from wstrace.bounds.by_rule import rule_bound
+from wstrace.expr.expression import parse
 from wstrace.known_sites import known
 from wstrace.triage.diagnose import sizes
-from wstrace.triage.diagnose.finding import Worst
+from wstrace.units import exact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from wstrace.findings.finding import Finding
     from wstrace.known_sites.known import KnownSite
-    from wstrace.triage.extract.facts import Refusal, StepDump
+    from wstrace.triage.extract.facts import Amount, Refusal, StepDump
+
+_BLOCK: Final = (
+    "the log names no block_size: {block_size} needs most of those that fit the step; the line "
+    "'Setting attention block size to N tokens' would tell"
+)
 
 
 def choose_site(
@@ -45,27 +57,103 @@ def worst_case(
     site: KnownSite | None,
     numbers: Mapping[str, int],
     factor: sizes.Product | None = None,
-    started: bool = False,
-) -> Worst:
+    step: StepDump | None = None,
+) -> Bound | None:
     """The bound of a site, with the numbers that the text's own sizes fix where some lack.
 
-    `started`: the text shows the start-up, where vLLM names an unusual block size.
+    None: no rule is known for the site. Grade `fitted` where the text's sizes gave a number.
+
+    Where the block size is all that lacks and the text shows the start-up (`step` is given),
+    the largest need over every block size that fits the step counts.
     """
     if site is None:
-        return Worst()
+        return None
     found = rule_bound(site, numbers)
-    if found.bytes is not None:
-        return Worst(found.bytes, found.formula, "proved", (), found.assumed)
-    if factor is None:
-        return Worst(None, found.formula, None, found.needs, found.assumed)
+    if found.bytes is not None or factor is None:
+        return replace(found, why=_why(site, found.assumed))
     filled = {**numbers, **factor.as_values()}
     found = rule_bound(site, filled)
     assumed = (*found.assumed, factor.why)
-    total, needs = found.bytes, found.needs
-    if needs == ("block_size",) and started:
-        total = sizes.block_free(site, filled)
-        if total is not None:
-            usual = ", ".join(map(str, sizes.BLOCK_SIZES))
-            told = f"the log names no other block_size, and any of {usual} gives the same"
-            needs, assumed = (), (*assumed, told)
-    return Worst(total, found.formula, None if total is None else "fitted", needs, assumed)
+    if found.needs == ("block_size",) and step is not None:
+        filled["block_size"] = _worst_block(site, filled, step)
+        found, assumed = rule_bound(site, filled), (*assumed, _BLOCK.format(**filled))
+    if found.bytes is not None:
+        used = parse(site.formula).names & filled.keys()
+        found = replace(found, constants=found.constants | {n: filled[n] for n in sorted(used)})
+    return replace(found, grade="fitted", assumed=assumed, why=_why(site, assumed))
+
+
+def _worst_block(site: KnownSite, filled: Mapping[str, int], step: StepDump) -> int:
+    """The block size with the largest need among the usual ones and those that divide a
+    length seen: hybrid models have blocks of a thousand tokens and more. The smallest of equal
+    ones."""
+
+    def need(size: int) -> tuple[int, int]:
+        return rule_bound(site, {**filled, "block_size": size}).bytes or 0, -size
+
+    return max(sizes.block_sizes(step), key=need)
+
+
+def _why(site: KnownSite, assumed: tuple[str, ...]) -> str:
+    told = f" Assumed: {'; '.join(assumed)}." if assumed else ""
+    return f"known site {site.id}: {site.title}.{told}"
+
+
+_DRIVER: Final = "num_computed_tokens"
+
+
+def checked(
+    bound: Bound | None,
+    site: KnownSite | None,
+    numbers: Mapping[str, int],
+    seen: Amount | None,
+    steps: Sequence[StepDump],
+) -> Bound | None:
+    """`bound` without bytes where the printed size cannot follow from `numbers`.
+
+    A worst case must be no less than what was asked for, and the cached tokens of a
+    scheduler dump must give the printed size to its last digit.
+    """
+    if bound is None or site is None or seen is None or seen.bytes is None:
+        return bound
+    told = _too_small(bound, seen) or _another_size(site, numbers, seen, steps)
+    if not told:
+        return bound
+    return replace(bound, bytes=None, needs=(), contradiction=told)
+
+
+def spread(findings: Iterable[Finding]) -> list[Finding]:
+    """One contradicted rank of a site takes the bound from all: they share the numbers."""
+    found = list(findings)
+    told = {f.where: f.bound.contradiction for f in found if f.bound and f.bound.contradiction}
+    return [
+        replace(f, bound=replace(f.bound, bytes=None, contradiction=told[f.where]))
+        if f.where in told and f.bound and f.bound.bytes is not None
+        else f
+        for f in found
+    ]
+
+
+def _too_small(bound: Bound, seen: Amount) -> str:
+    if bound.bytes is None or bound.bytes >= seen.low:
+        return ""
+    return (
+        f"these numbers contradict {seen.text} seen: by them the site needs at most "
+        f"{exact(bound.bytes)}"
+    )
+
+
+def _another_size(
+    site: KnownSite, numbers: Mapping[str, int], seen: Amount, steps: Sequence[StepDump]
+) -> str:
+    """Compared with every dump near the failure: with data parallelism each engine has one."""
+    tokens = sorted({count for step in steps for count in step.computed if count})
+    found = {count: sizes.of_driver(site, numbers, _DRIVER, count) for count in tokens}
+    made = {count: size for count, size in found.items() if size is not None}
+    if not made or any(seen.fits(size) for size in made.values()):
+        return ""
+    near = min(made, key=lambda count: abs(made[count] - (seen.bytes or 0)))
+    return (
+        f"these numbers contradict {seen.text} seen: {near} computed tokens of the scheduler "
+        f"dump would ask for {exact(made[near])}"
+    )

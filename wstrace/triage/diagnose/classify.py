@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from wstrace.triage.diagnose import reasons
@@ -10,8 +11,8 @@ from wstrace.triage.diagnose import reasons
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wstrace.findings.finding import Confidence, LogClass
     from wstrace.known_sites.known import KnownSite
-    from wstrace.triage.diagnose.finding import Class, Confidence
     from wstrace.triage.extract.engine_settings import Value
     from wstrace.triage.extract.facts import Refusal, Resize, Text
 
@@ -23,11 +24,10 @@ _BY_REFUSAL: Final = ("never_profiled", "undersized_in_profile", "wrong_slot")
 class Verdict:
     """The class, its finding code, how sure that is, and why in one or two sentences."""
 
-    kind: Class
+    kind: LogClass
     code: str
     why: str
     confidence: Confidence = "certain"
-    slot: tuple[int, int] | None = None
 
 
 def classify(
@@ -37,7 +37,35 @@ def classify(
     text: Text,
     config: dict[str, Value],
 ) -> Verdict:
-    """The verdict on one refusal, strongest evidence first."""
+    """The verdict on one refusal, strongest evidence first; never certain of a retelling."""
+    verdict = _classified(refusal, site, phase, text, config)
+    if refusal.retold and verdict.confidence == "certain":
+        return replace(verdict, confidence="likely", why=f"{verdict.why} {reasons.RETOLD}")
+    if _is_example(refusal):
+        return replace(verdict, confidence="possible", why=f"{verdict.why} {reasons.EXAMPLE}")
+    return verdict
+
+
+def _is_example(refusal: Refusal) -> bool:
+    """A caller without its line and round sizes, outside of any log: made up to explain."""
+    sizes = (refusal.required, refusal.current)
+    return (
+        refusal.kind == "arena"
+        and bool(refusal.file)
+        and refusal.line is None
+        and not refusal.origin.label
+        and not refusal.frames
+        and all(size is not None and re.match(r"[\d,]+(\.0+)? ", size.text) for size in sizes)
+    )
+
+
+def _classified(
+    refusal: Refusal,
+    site: KnownSite | None,
+    phase: str | None,
+    text: Text,
+    config: dict[str, Value],
+) -> Verdict:
     if refusal.kind != "arena":
         return _not_arena(refusal, site)
     if phase in STARTUP:
@@ -50,8 +78,7 @@ def classify(
 
 
 def _code(refusal: Refusal) -> str:
-    current = refusal.current
-    return "WS101" if current is not None and current.bytes == 0 else "WS102"
+    return "WS101" if _is_empty(refusal) else "WS102"
 
 
 def _not_arena(refusal: Refusal, site: KnownSite | None) -> Verdict:
@@ -59,7 +86,7 @@ def _not_arena(refusal: Refusal, site: KnownSite | None) -> Verdict:
         why = f"A layer asked for a lane that this engine did not make ({refusal.detail})."
         return Verdict("wrong_slot", "WS104", why)
     if refusal.kind == "scratch":
-        kind: Class = "undersized_in_profile"
+        kind: LogClass = "undersized_in_profile"
         if site and site.triage_class == "persistent_resource_missing":
             kind = "persistent_resource_missing"
         return Verdict(kind, "WS106", reasons.SCRATCH)
@@ -126,8 +153,10 @@ def _by_site(
         return None
     if site.triage_class == "wrong_slot":
         return Verdict("wrong_slot", "WS104", reasons.SITE_SLOT, "likely")
+    if _is_empty(refusal) and site.triage_class != "never_profiled":
+        return Verdict("never_profiled", "WS101", reasons.NOTHING_ASKED)
     if site.triage_class in ("undersized_in_profile", "over_reserved"):
-        kind: Class = "undersized_in_profile"
+        kind: LogClass = "undersized_in_profile"
         return Verdict(kind, "WS102", reasons.UNDERSIZED)
     if site.triage_class == "never_profiled":
         return Verdict("never_profiled", "WS101", reasons.NEVER)
@@ -139,6 +168,10 @@ def _by_site(
 def _by_size(
     refusal: Refusal, site: KnownSite | None, text: Text, config: dict[str, Value]
 ) -> Verdict | None:
-    if refusal.current is not None and refusal.current.bytes == 0:
+    if _is_empty(refusal):
         return Verdict("never_profiled", "WS101", reasons.EMPTY)
     return None
+
+
+def _is_empty(refusal: Refusal) -> bool:
+    return refusal.current is not None and refusal.current.bytes == 0

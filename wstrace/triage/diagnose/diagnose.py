@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from wstrace.triage.diagnose import bounding, contradiction, sizes, symptoms
+from wstrace.findings.finding import UNNUMBERED, Finding, FromLog
+from wstrace.trace.records import ScheduledRequest, Step
+from wstrace.triage.diagnose import bounding, sizes, symptoms
+from wstrace.triage.diagnose.advice import told
 from wstrace.triage.diagnose.classify import classify
-from wstrace.triage.diagnose.finding import Finding, Step
 from wstrace.triage.diagnose.incidents import incidents
-from wstrace.triage.diagnose.numbers import Given, values
-from wstrace.triage.extract import frames as tracebacks
+from wstrace.triage.diagnose.numbers import Given, refuse_contradicted, values
+from wstrace.triage.extract import tracebacks
+from wstrace.triage.ingest.ranks import NOWHERE
 from wstrace.versions import release_of
 
 if TYPE_CHECKING:
@@ -35,22 +38,25 @@ class Diagnosis:
 
 
 def diagnose(text: Text, settings: Settings, given: Given) -> Diagnosis:
-    """The findings of one text."""
+    """The findings of one text. WstraceError: it contradicts a number that was given."""
+    refuse_contradicted(settings, given)
     refused = incidents(text.refusals)
-    findings = contradiction.spread(
-        _finding(refusal, text, settings, given) for refusal in refused
-    )
+    findings = bounding.spread(_finding(refusal, text, settings, given) for refusal in refused)
     findings += symptoms.findings(text, settings, given, findings)
-    findings.sort(key=lambda finding: finding.at)
-    config = settings.resolve(findings[0].at if findings else None)
+    findings = sorted((told(finding, given) for finding in findings), key=_line)
+    config = settings.resolve(_line(findings[0]) if findings else None)
     notes = [*text.notes, *(_taken_for(_version(config)) if findings else ())]
     return Diagnosis(text.path, findings, config, text.mentions, notes)
 
 
 def _taken_for(version: str | None) -> list[str]:
     """Which release the rules were read for, where the text's own was not checked."""
-    told = release_of(version).taken_for if version else ""
-    return [told] if told else []
+    taken = release_of(version).taken_for if version else ""
+    return [taken] if taken else []
+
+
+def _line(finding: Finding) -> int:
+    return finding.log.at if finding.log else 0
 
 
 def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> Finding:
@@ -66,37 +72,38 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         factor = sizes.product(site, numbers, refusal.required, step)
     phase = tracebacks.phase(refusal.frames) or ("serving" if step else None)
     verdict = classify(refusal, site, phase, text, config)
-    worst = bounding.worst_case(site, numbers, factor, started=bool(text.kv))
-    worst = contradiction.checked(worst, site, numbers, refusal.required, steps)
-    finding = Finding(
-        verdict.code,
+    bound = bounding.worst_case(site, numbers, factor, step if text.kv else None)
+    bound = bounding.checked(bound, site, numbers, refusal.required, steps)
+    pinned = None
+    if bound is not None and not bound.contradiction:
+        pinned = _exact(refusal, site, numbers, step, factor)
+    log = FromLog(
         verdict.kind,
         text.path,
         refusal.origin.line,
-        file=refusal.file,
-        function=refusal.function,
         line=refusal.line,
         module=module,
-        ranks=refusal.origin.ranks,
-        slot=verdict.slot,
-        layer=refusal.layer,
         name=refusal.name,
         version=version,
-        site=site,
-        worst=worst,
-        fixed_in=(site.first_fixed or None) if site else None,
+        rule=site,
         confidence=verdict.confidence,
         why=verdict.why,
+        times=refusal.times,
+        numbers=numbers,
+    )
+    finding = Finding(
+        verdict.code,
+        "error",
+        "",
+        file=refusal.file or "",
+        function=refusal.function or "",
+        ranks=(refusal.origin.ranks,) if refusal.origin.ranks != NOWHERE else (),
+        layers=(refusal.layer,) if refusal.layer else (),
+        bound=bound,
         phase=phase,
         step=_step(step),
-        times=refusal.times,
-        values=numbers,
-        given=given,
     )
-    pinned = None
-    if not worst.contradiction:
-        pinned = _exact(refusal, site, numbers, step, factor)
-    return _with_sizes(finding, refusal, text, pinned)
+    return _with_sizes(finding, log, refusal, text, pinned)
 
 
 def _exact(
@@ -114,28 +121,21 @@ def _exact(
 
 
 def _with_sizes(
-    finding: Finding, refusal: Refusal, text: Text, pinned: sizes.Exact | None
+    finding: Finding, log: FromLog, refusal: Refusal, text: Text, pinned: sizes.Exact | None
 ) -> Finding:
     required, current = refusal.required, refusal.current
+    asked = required.bytes if required else None
+    had = current.bytes if current else None
     if required is not None:
-        finding = replace(
-            finding,
-            required_text=required.text,
-            required_bytes=pinned.bytes if pinned else required.bytes,
-            required_exact=pinned is not None,
-        )
+        log = replace(log, required_text=required.text, required_exact=pinned is not None)
     if pinned is not None:
-        told = f"exactly {pinned.bytes} bytes: {pinned.why}"
-        finding = replace(finding, evidence=(*finding.evidence, told))
+        asked = pinned.bytes
+        log = replace(log, evidence=(f"exactly {asked} bytes: {pinned.why}",))
     if current is not None:
         locked = _locked_size(current, refusal, text)
-        finding = replace(
-            finding,
-            current_text=current.text,
-            current_bytes=current.bytes if locked is None else locked,
-            current_exact=locked is not None,
-        )
-    return finding
+        had = had if locked is None else locked
+        log = replace(log, current_text=current.text, current_exact=locked is not None)
+    return replace(finding, serving_bytes=asked, arena_bytes=had, log=log)
 
 
 def _locked_size(current: Amount, refusal: Refusal, text: Text) -> int | None:
@@ -177,4 +177,7 @@ def _nearest(refusal: Refusal, steps: Sequence[StepDump]) -> StepDump | None:
 def _step(step: StepDump | None) -> Step | None:
     if step is None:
         return None
-    return Step(step.total_tokens, tuple(zip(step.scheduled, step.computed, strict=False)))
+    pairs = zip(step.scheduled, step.computed, strict=False)
+    requests = [ScheduledRequest(scheduled, computed) for scheduled, computed in pairs]
+    total = step.total_tokens or sum(request.scheduled for request in requests)
+    return Step(UNNUMBERED, "real", total, len(requests), step.draft_tokens, requests)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wstrace.triage.extract.ranks import Ranks
+from wstrace.trace.records import Ranks
+from wstrace.triage.ingest.ranks import named, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,9 +41,8 @@ def _fold_in(refusal: Refusal, place: list[Refusal]) -> bool:
 def _fullness(refusal: Refusal) -> tuple[int, int, int]:
     """How much a report says; of equal ones the first comes first."""
     said = (refusal.file, refusal.function, refusal.required, refusal.current, refusal.name)
-    ranks = vars(refusal.origin.ranks).values()
     known = sum(item is not None for item in said)
-    return known, sum(rank is not None for rank in ranks), -refusal.origin.line
+    return known, len(named(refusal.origin.ranks)), -refusal.origin.line
 
 
 def _same(less: Refusal, more: Refusal) -> bool:
@@ -63,14 +63,11 @@ def _fits(less: Amount | None, more: Amount | None) -> bool:
 
 
 def _ranks_fit(one: Ranks, other: Ranks) -> bool:
-    return one.within(other) or other.within(one)
+    return within(one, other) or within(other, one)
 
 
 def _folded(more: Refusal, less: Refusal) -> Refusal:
-    ranks = {
-        name: rank if rank is not None else getattr(less.origin.ranks, name)
-        for name, rank in vars(more.origin.ranks).items()
-    }
+    ranks = named(less.origin.ranks) | named(more.origin.ranks)
     return replace(
         more,
         origin=replace(more.origin, ranks=Ranks(**ranks)),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from wstrace.triage.extract.engine_settings import Value
+    from wstrace.triage.extract.engine_settings import Settings, Value
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,18 @@ def refuse_unknown(names: Iterable[str]) -> None:
             f"--set knows no number called '{name}'.",
             f"Did you mean {', '.join(near)}?" if near else "The report names what it needs.",
         )
+
+
+def refuse_contradicted(settings: Settings, given: Given) -> None:
+    """WstraceError where `--set` gives another number than vLLM's own line says it chose."""
+    for name, number in given.numbers.items():
+        chosen = settings.resolved(name)
+        if chosen and number not in chosen:
+            told = " and ".join(sorted(map(str, chosen)))
+            raise WstraceError(
+                f"--set {name}={number} contradicts the log: vLLM chose {told}.",
+                f"Leave --set {name} out: the log's own number is used.",
+            )
 
 
 def values(

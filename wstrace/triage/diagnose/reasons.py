@@ -41,6 +41,23 @@ SITE_SLOT: Final = (
     "This site's reservation is made in slot (0, 0) only; another ubatch or lane has none."
 )
 EMPTY: Final = "The arena was empty at the lock: no layer had asked for scratch in warm-up."
+NOTHING_ASKED: Final = (
+    "An arena of 0.00 MB says that nothing of 5 KiB or more was asked in that slot before the "
+    "lock: warm-up did not run this site there."
+)
+RETOLD: Final = "The sizes stand in a person's words, not in vLLM's message."
+EXAMPLE: Final = (
+    "A caller without its line and round sizes look like an example, not like a message."
+)
+OOM_PROFILE: Final = (
+    "Memory ran out while vLLM was measuring it: KV sizing has not happened yet, and the arena "
+    "that warm-up asks for is itself too large. Lower --max-num-batched-tokens; a reserve "
+    "cannot help."
+)
+OOM_KERNEL: Final = (
+    "Memory ran out below this layer, in a kernel's own scratch: not the arena. It grows with "
+    "the tokens of a step: lower --max-num-batched-tokens, or leave more memory free."
+)
 UNKNOWN: Final = (
     "Either nothing in warm-up runs this call, or warm-up ran it with a smaller shape. The "
     "text does not say which; a trace does."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from wstrace.bounds.by_rule import rule_bound, with_defaults
+from wstrace.bounds.by_rule import with_defaults
 from wstrace.expr import expression
 from wstrace.expr.expression import FormulaError
 
@@ -59,7 +59,7 @@ def exact(
 ) -> Exact | None:
     """The exact bytes where one driver value alone prints as `amount`; None otherwise."""
     request = _request(site)
-    numbers = _with_defaults(site, values)
+    numbers = with_defaults(site, values)
     free = sorted(request.names - numbers.keys())
     if not free:
         size = _evaluate(request, numbers)
@@ -88,7 +88,7 @@ def of_driver(
 ) -> int | None:
     """One request's bytes at a driver's value, where the driver is all that `values` lacks."""
     request = _request(site)
-    numbers = _with_defaults(site, values)
+    numbers = with_defaults(site, values)
     if driver not in site.drivers or request.names - numbers.keys() != {driver}:
         return None
     return _evaluate(request, {**numbers, driver: count})
@@ -105,7 +105,7 @@ def product(
     if step is None:
         return None
     request = _request(site)
-    numbers = _with_defaults(site, values)
+    numbers = with_defaults(site, values)
     missing = sorted(request.names - numbers.keys() - site.drivers.keys() - {"block_size"})
     drivers = [name for name in site.drivers if name in request.names]
     if len(missing) not in (1, 2) or len(drivers) != 1:
@@ -126,10 +126,11 @@ def product(
     return Product(tuple(missing), value, exactly, told)
 
 
-def block_free(site: KnownSite, values: Mapping[str, int]) -> int | None:
-    """The worst case where every usual block size gives the same; None otherwise."""
-    sizes = {rule_bound(site, {**values, "block_size": size}).bytes for size in BLOCK_SIZES}
-    return sizes.pop() if len(sizes) == 1 else None
+def block_sizes(step: StepDump) -> list[int]:
+    """The usual block sizes, and all multiples of 16 that divide a continued length."""
+    lengths = [length for length in _continued(step) if length]
+    divisors = {d for length in lengths for d in range(16, length + 1, 16) if length % d == 0}
+    return sorted({*BLOCK_SIZES, *divisors})
 
 
 @cache

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from wstrace.findings.codes import Severity
+from wstrace.findings.finding import Finding, FromLog
 from wstrace.known_sites import known
-from wstrace.triage.diagnose import bounding, contradiction, reasons
-from wstrace.triage.diagnose.finding import Finding
+from wstrace.trace.records import Ranks, Slot
+from wstrace.triage.diagnose import bounding, reasons
 from wstrace.triage.diagnose.numbers import values
-from wstrace.triage.extract import frames as tracebacks
+from wstrace.triage.extract import tracebacks
+from wstrace.triage.ingest.ranks import NOWHERE
 from wstrace.versions import release_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wstrace.triage.diagnose.finding import Class, Confidence
+    from wstrace.findings.finding import Confidence, LogClass
     from wstrace.triage.diagnose.numbers import Given
     from wstrace.triage.extract.engine_settings import Settings, Value
     from wstrace.triage.extract.facts import Amount, Fault, Frame, Resize, Text
 
 V2_LOCKS_FROM: Final = "0.30.0"
 DCP_WARMED_FROM: Final = "0.24.0"
+_NO_REPLAY: Final = ("load", "profile", "kv-init", "capture")
+_INSIDE: Final = (reasons.OOM_INSIDE, reasons.OOM_PROFILE)
 _V2_RUNNER: Final = "v1/worker/gpu/model_runner.py"
 
 
@@ -45,10 +50,14 @@ def _once(found: Sequence[Finding]) -> list[Finding]:
     """The first finding of each site, class and rank."""
     seen: dict[object, Finding] = {}
     for finding in found:
-        key = finding.kind, finding.file, finding.function, finding.ranks
+        key = finding.log and finding.log.kind, finding.site, finding.ranks
         seen.setdefault(key, finding)
-    ranked = {finding.kind for finding in seen.values() if finding.ranks.tp is not None}
-    return [f for f in seen.values() if f.ranks.tp is not None or f.kind not in ranked]
+    ranked = {finding.log and finding.log.kind for finding in seen.values() if _ranked(finding)}
+    return [f for f in seen.values() if _ranked(f) or (f.log and f.log.kind) not in ranked]
+
+
+def _ranked(finding: Finding) -> bool:
+    return any(ranks.tp is not None for ranks in finding.ranks)
 
 
 def _over_reserved(
@@ -98,7 +107,7 @@ def _moved(
     late: Sequence[tuple[Resize, str]],
 ) -> Iterator[Finding]:
     for fault in faults:
-        if fault.kind != "illegal_access":
+        if fault.kind != "illegal_access" or _replays_no_graph(fault, settings):
             continue
         before = [
             resize
@@ -117,6 +126,14 @@ def _moved(
                 text, settings, fault, "pointer_moved_after_capture", "WS301",
                 f"{hint} {reasons.MAY}", "possible",
             )  # fmt: skip
+
+
+def _replays_no_graph(fault: Fault, settings: Settings) -> bool:
+    """True where no graph of serving can have read a moved arena: in start-up, and in eager
+    mode."""
+    if tracebacks.phase(fault.frames) in _NO_REPLAY:
+        return True
+    return settings.resolve(fault.origin.line).get("enforce_eager") is True
 
 
 def _may_move(text: Text, settings: Settings, fault: Fault) -> str | None:
@@ -148,12 +165,14 @@ def _starved(
             inside = next((f for f in reversed(fault.frames) if _known(f)), None)
             if inside is None:
                 continue
-            why = reasons.KNOWN_OOM
+            why = reasons.KNOWN_OOM if inside is fault.frames[-1] else reasons.OOM_KERNEL
+        elif inside and tracebacks.phase(fault.frames) in ("load", "profile"):
+            why = reasons.OOM_PROFILE
         else:
             why = reasons.OOM_INSIDE if inside else reasons.OOM_AFTER
         yield _of_fault(
             text, settings, fault, "unlocked_growth_oom", "WS201", why,
-            "certain" if why == reasons.OOM_INSIDE else "possible",
+            "certain" if why in _INSIDE else "possible",
             grown[-1] if grown and inside is None else None, inside,
         )  # fmt: skip
 
@@ -166,10 +185,10 @@ def _grown(
     text: Text, settings: Settings, given: Given, late: Sequence[tuple[Resize, str]]
 ) -> Iterator[Finding]:
     for resize, after in late:
-        kind: Class = "unlocked_growth_oom" if after == "kv" else "pointer_moved_after_capture"
-        code, why = (
-            ("WS201", reasons.LATE) if after == "kv" else ("WS301", reasons.LATE_CAPTURE)
-        )
+        kind: LogClass = "unlocked_growth_oom"
+        code, why = "WS201", reasons.LATE
+        if after != "kv":
+            kind, code, why = "pointer_moved_after_capture", "WS301", reasons.LATE_CAPTURE
         yield _of_resize(resize, text, settings, given, kind, code, why, "likely")
 
 
@@ -178,7 +197,7 @@ def _of_resize(
     text: Text,
     settings: Settings,
     given: Given,
-    kind: Class,
+    kind: LogClass,
     code: str,
     why: str,
     confidence: Confidence,
@@ -188,35 +207,42 @@ def _of_resize(
     site = known.match(resize.file or "", resize.function or "", version)
     numbers = values(config, given, settings.model())
     exact = _locked(resize.after, text)
-    worst = bounding.worst_case(site, numbers)
+    bound = bounding.worst_case(site, numbers)
     if kind != "over_reserved":
-        worst = contradiction.checked(worst, site, numbers, resize.after, ())
-    ubatch = resize.ubatch
-    return Finding(
-        code,
+        bound = bounding.checked(bound, site, numbers, resize.after, ())
+    log = FromLog(
         kind,
         text.path,
         resize.origin.line,
-        file=resize.file,
-        function=resize.function,
         line=resize.line,
-        required_bytes=resize.after.bytes if exact is None else exact,
         required_text=resize.after.text,
         required_exact=exact is not None,
-        current_bytes=resize.before.bytes,
         current_text=resize.before.text,
-        ranks=resize.origin.ranks,
-        slot=None if ubatch is None else (ubatch, resize.lane or 0),
         version=version,
-        site=site,
-        worst=worst,
-        fixed_in=(site.first_fixed or None) if site else None,
+        rule=site,
         confidence=confidence,
         why=why,
         evidence=(f"line {resize.origin.line}: {resize.before.text} -> {resize.after.text}",),
-        values=numbers,
-        given=given,
+        numbers=numbers,
     )
+    ubatch = resize.ubatch
+    return Finding(
+        code,
+        "note" if kind == "over_reserved" else "warning",
+        "",
+        file=resize.file or "",
+        function=resize.function or "",
+        serving_bytes=resize.after.bytes if exact is None else exact,
+        arena_bytes=resize.before.bytes,
+        ranks=_ranks(resize),
+        slot=None if ubatch is None else Slot(ubatch, resize.lane or 0),
+        bound=bound,
+        log=log,
+    )
+
+
+def _ranks(fact: Resize | Fault) -> tuple[Ranks, ...]:
+    return (fact.origin.ranks,) if fact.origin.ranks != NOWHERE else ()
 
 
 def _locked(amount: Amount, text: Text) -> int | None:
@@ -229,7 +255,7 @@ def _of_fault(
     text: Text,
     settings: Settings,
     fault: Fault,
-    kind: Class,
+    kind: LogClass,
     code: str,
     why: str,
     confidence: Confidence,
@@ -247,26 +273,33 @@ def _of_fault(
     function = frame.function if frame else resize.function if resize else None
     version = _version(settings, fault.origin.line)
     site = known.match(file, function, version) if file and function else None
-    return Finding(
-        code,
+    if why in (reasons.OOM_PROFILE, reasons.OOM_KERNEL):
+        site = None  # what moves and cures the site's requests does not help here
+    log = FromLog(
         kind,
         text.path,
         fault.origin.line,
-        file=file,
-        function=function,
         line=frame.line if frame else resize.line if resize else None,
-        required_bytes=resize.after.bytes if resize else None,
         required_text=resize.after.text if resize else None,
-        current_bytes=resize.before.bytes if resize else None,
         current_text=resize.before.text if resize else None,
-        ranks=fault.origin.ranks,
         version=version,
-        site=site,
-        fixed_in=(site.first_fixed or None) if site else None,
+        rule=site,
         confidence=confidence,
         why=why,
         evidence=tuple(evidence),
+    )
+    severity: Severity = "warning" if confidence == "possible" else "error"
+    return Finding(
+        code,
+        severity,
+        "",
+        file=file or "",
+        function=function or "",
+        serving_bytes=resize.after.bytes if resize else None,
+        arena_bytes=resize.before.bytes if resize else None,
+        ranks=_ranks(fault),
         phase=tracebacks.phase(fault.frames),
+        log=log,
     )
 
 

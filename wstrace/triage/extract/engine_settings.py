@@ -18,6 +18,7 @@ from wstrace.vllm.limits import rows
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from wstrace.triage.ingest.prefixes import Line
     from wstrace.triage.ingest.squeeze import Squeezed
 
 Value = int | str | bool | list[int]
@@ -67,6 +68,17 @@ class Settings:
         found = self._best(line)
         return {name: value for name, value in found.items() if not name.startswith(MODEL)}
 
+    def resolved(self, name: str) -> set[Value]:
+        """The values that vLLM itself says it chose for `name`, of every start in the text."""
+        found = (item for places in self._found.values() for item in places)
+        return {
+            item.value
+            for item in found
+            if item.name == name
+            and item.source is Source.RESOLVED
+            and not isinstance(item.value, list)
+        }
+
     def model(self) -> dict[str, Value]:
         """The numbers of a model's config.json that stands in the text, by its own keys."""
         found = self._best(None)
@@ -97,45 +109,72 @@ _WORDS: Final = tuple(s for row in rows("word") for s in row.spellings if s != "
 _SHORT: Final = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
 _ENVIRONMENT: Final = tuple(row.env for row in rows() if row.env)
 _ANY: Final = "|".join((*_INTEGERS, *_BOOLEANS, *_WORDS))
+# matches: "'max_model_len':32768"
 _PAIR: Final = re.compile(
     rf"(?<![\w-])'?(?P<name>{_ANY})'?[=:](?:<\w+\.)?(?P<value>'[^']{{1,60}}'|-?[\w.]+)"
 )
+# matches: "'cudagraph_mode':'FULL_AND_PIECEWISE'"
 _GRAPH_MODE: Final = re.compile(r"'cudagraph_mode':(?:<CUDAGraphMode\.(\w+?):|'(\w+)')")
+# matches: "'cudagraph_capture_sizes':[1,2,4]"
 _GRAPH_SIZES: Final = re.compile(r"'cudagraph_capture_sizes':\[([\d,]{1,4000})\]")
 _FLAG_NAMES: Final = "|".join(
     name.replace("_", "[-_]") for name in (*_INTEGERS, *_BOOLEANS, *_WORDS)
 )
+# matches: '--max-num-seqs 8'
 _FLAG: Final = re.compile(
     rf"--(?P<no>no-)?(?P<flag>{_FLAG_NAMES})(?![\w-])"
     r"(?:(?:=|[\s\"',\\]+(?:-\s+)?)[\"']?(?P<value>(?!-)[^\s\"',\\]+))?"
 )
+# matches: 'vllm serve m -tp 2'
 _SHORT_FLAG: Final = re.compile(r"(?<![\w-])-(?P<flag>tp|pp)[= ](?P<value>\d+)(?!\w)")
+# matches: '{"num_speculative_tokens": 3}'
 _SPECULATIVE: Final = re.compile(r"[\"']num_speculative_tokens[\"']\s*:\s*(\d+)")
+# matches: 'max_num_batched_tokens=8192'
 _ASSIGNED: Final = re.compile(
     r"(?<![\w-])(?P<name>max[-_]model[-_]len|max[-_]num[-_]batched[-_]tokens"
     r"|max[-_]num[-_]seqs|(?:tensor|data|pipeline)[-_]parallel[-_]size"
     rf"|{'|'.join(_ENVIRONMENT)})[\"'`]?\s*[=:]\s*[\"'`]?(?P<value>\d[\d_,]*[kKmM]?)(?![\w.])"
 )
 _KEYS: Final = dict.fromkeys(key for row in rows() for key in row.keys if "." not in key)
+# matches: '"num_key_value_heads": 8'
 _MODEL_KEY: Final = re.compile(
     rf"[\"'](?P<key>{'|'.join(_KEYS)})[\"']\s*:\s*(?P<value>\d+)(?![.\d])"
 )
 _LOG_LINES: Final = (
+    # matches: 'Usingmaxmodellen32768'
     ("max_model_len", re.compile(r"Usingmaxmodellen(\d+)"), Source.LOG),
+    # matches: 'Settingattentionblocksizeto2064tokens'
     ("block_size", re.compile(r"Settingattentionblocksizeto(\d+)tokens"), Source.RESOLVED),
+    # matches: 'withmax_num_batched_tokens=8192'
     ("max_num_batched_tokens", re.compile(r"withmax_num_batched_tokens=(\d+)"), Source.LOG),
 )
 _VERSIONS: Final = (
+    # matches: 'LLMengine(v0.23.0)withconfig:'
     (Source.DUMP, re.compile(r"LLMengine\(v(?P<v>[\w.+]+)\)with")),
+    # matches: 'vLLMAPIserverversion0.21.0args'
     (Source.LOG, re.compile(r"vLLMAPIserverversion(?P<v>\d[\w.+]*?)(?:args|$)")),
 )
 _RAW_VERSIONS: Final = (
+    # matches: 'INFO 05-05 14:00:00 [api_server.py:1] version 0.21.0'
     (Source.LOG, re.compile(r"\bversion (?P<v>\d+\.\d+\.\d[\w.+]*)\s*$")),
+    # matches: 'vLLM Version : 0.22.1'
     (Source.ARGS, re.compile(r"vLLM Version\s*:\s*v?(?P<v>\d+\.\d[\w.+]*)", re.IGNORECASE)),
+    # matches: 'pip install vllm==0.20.2'
     (Source.COMMAND, re.compile(r"\bvllm\s?==\s?(?P<v>\d+\.\d[\w.+]*)")),
+    # matches: 'vllm/vllm-openai:v0.23.0'
     (Source.COMMAND, re.compile(r"vllm/vllm-[\w-]+:v(?P<v>\d+\.\d+[\w.+]*)")),
+    # matches: 'on vLLM 0.21.0 the server dies'
     (Source.PROSE, re.compile(r"\bv?LLM[ -]v?(?P<v>0\.\d+\.\d+[\w.+]*)", re.IGNORECASE)),
 )
+# matches: 'works fine with --enforce-eager'
+_ADVICE: Final = re.compile(
+    r"(?i)\b(?:works?|worked|working|fine|helps?|helped|tried|try|trying|workarounds?|fix(?:es|ed)?"
+    r"|avoids?|avoided|instead|disappears?|goes away|gone|no longer|does not crash|survives?)\b"
+)
+# matches the `vllm serve` of a command line
+# matches: 'vllm serve m'
+_COMMAND: Final = re.compile(r"\bvllm serve\b|\bapi_server\b|\bdocker run\b|--model[ =]")
+# matches: 'withconfig:'
 _DUMP_START: Final = re.compile(r"withconfig:|non-defaultargs:\{")
 DUMP_REACH: Final = 16000
 
@@ -197,8 +236,12 @@ def _log_lines(squeezed: Squeezed) -> Iterator[Setting]:
 
 
 def _commands(squeezed: Squeezed) -> Iterator[Setting]:
-    """Flags of a command line, which may go on over lines, and other raw forms."""
-    for line in squeezed.lines:
+    """Flags of a command line, which may go on over lines, and other raw forms.
+
+    What a sentence says of another run (`works fine with ...`) is no setting of this one.
+    """
+    lines = [line for line in squeezed.lines if not _is_advice(line)]
+    for line in lines:
         text = line.text
         if "ersion" in text or "vllm" in text or "LLM" in text:
             for source, pattern in _RAW_VERSIONS:
@@ -213,12 +256,18 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
         if "max" in text or "parallel" in text or "VLLM_" in text:
             for found in _ASSIGNED.finditer(text):
                 yield from _assigned(found, line.number)
-    texts = [line.text for line in squeezed.lines]
+    texts = [line.text for line in lines]
     marked = [i for i, text in enumerate(texts) if "--" in text or "-tp" in text]
     for first, last in _runs(marked):
-        lines = squeezed.lines[first : last + 2]
-        text = "\n".join(line.text for line in lines)
-        yield from _flags(text, lines[0].number)
+        text = "\n".join(texts[first : last + 2])
+        yield from _flags(text, lines[first].number)
+
+
+def _is_advice(line: Line) -> bool:
+    """True for a person's sentence about what works, with a setting in it."""
+    if line.label or not ("--" in line.text or "max" in line.text):
+        return False
+    return bool(_ADVICE.search(line.text)) and not _COMMAND.search(line.text)
 
 
 def _runs(marked: Iterable[int]) -> Iterator[tuple[int, int]]:

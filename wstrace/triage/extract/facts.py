@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from wstrace.triage.extract.ranks import NOWHERE, Ranks
+from wstrace.trace.records import Ranks
+from wstrace.triage.ingest.ranks import NOWHERE
+
+if TYPE_CHECKING:
+    from wstrace.triage.ingest.squeeze import Squeezed
 
 RefusalKind = Literal["arena", "persistent", "shape", "scratch", "lane"]
 FaultKind = Literal["illegal_access", "out_of_memory"]
@@ -67,7 +72,7 @@ class Refusal:
 
     `caller` is the site as printed; file, line and function are its parts, completed from
     the traceback. `name` is the key of a persistent resource or the name an old version
-    printed.
+    printed. `retold`: the sizes stand in a person's words.
     """
 
     kind: RefusalKind
@@ -83,6 +88,7 @@ class Refusal:
     layer: str | None = None
     frames: tuple[Frame, ...] = ()
     times: int = 1
+    retold: bool = False
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -162,3 +168,28 @@ class Text:
     mentions: int = 0
     v2_runner: bool = False
     notes: list[str] = field(default_factory=list)
+
+
+_UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_NUMBER: Final = r"\d[\d,]*(?:\.\d+)?"
+SIZE: Final = rf"(?P<{{0}}>{_NUMBER}[KMGT]i?B)"
+# matches: 'turboquant_attn.py:747:_continuation_prefill'
+SITE: Final = re.compile(
+    r"(?P<file>[\w.\-]+\.pyc?)(?::(?P<line>\d+))?(?::(?P<function>[\w.<>]+))?$"
+)
+
+
+def origin_at(squeezed: Squeezed, position: int, stream: str) -> Origin:
+    """The line that holds `position`, in the process that `stream` names."""
+    return Origin(squeezed.line(position).number, stream)
+
+
+def amount(text: str) -> Amount:
+    """A printed size. The window of bytes is half a unit of its last digit to each side."""
+    number, unit = re.fullmatch(rf"({_NUMBER})([KMGT])i?B", text).groups()  # type: ignore[union-attr]
+    number = number.replace(",", "")
+    scale = _UNITS[unit]
+    half = 0.5 * 10.0 ** -len(number.partition(".")[2]) * scale
+    middle = float(number) * scale
+    shown = f"{number} {text[text.index(unit) :]}"
+    return Amount(shown, round(middle), max(0, int(middle - half)), int(middle + half) + 1)

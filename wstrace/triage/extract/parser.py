@@ -6,16 +6,19 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+import msgspec
+
+from wstrace.trace.records import Ranks
 from wstrace.triage.extract.collect import Collector
 from wstrace.triage.extract.engine_settings import Settings, settings_of
 from wstrace.triage.extract.facts import Mention
-from wstrace.triage.extract.ranks import NOWHERE, Ranks, ranks_of
 from wstrace.triage.extract.refusals import REACH
 from wstrace.triage.extract.scan import scan
-from wstrace.triage.extract.steps import steps_of
-from wstrace.triage.ingest import reading
+from wstrace.triage.extract.scheduler_dump import steps_of
+from wstrace.triage.ingest import opening
 from wstrace.triage.ingest.prefilter import Prefilter
 from wstrace.triage.ingest.prefixes import Line, Unwrapper
+from wstrace.triage.ingest.ranks import NOWHERE, named, ranks_of
 from wstrace.triage.ingest.squeeze import join
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 STREAMS: Final = 512
 CARRY: Final = 1 << 15
 LONG_LINE: Final = 8 * CARRY
+# matches: 'rank5inworldsize8isassignedasDPrank0,PPrank1,PCPrank0,TPrank1,EPrankN/A'
 _ASSIGNED: Final = re.compile(
     r"rank\d+inworldsize\d+isassignedasDPrank(\d+),PPrank(\d+)(?:,PCPrank\d+)?,TPrank(\d+)"
     r"(?:,EPrank(\d+|N/A))?"
@@ -48,7 +52,7 @@ class _Stream:
 
 def parse_file(path: str) -> tuple[Text, Settings]:
     """The facts of a file, or of stdin for '-'. WstraceError: it cannot be read as text."""
-    with reading.opened(path) as stream:
+    with opening.opened(path) as stream:
         return parse(stream, path)
 
 
@@ -56,7 +60,7 @@ def parse(stream: BinaryIO, path: str) -> tuple[Text, Settings]:
     """The facts of an open binary stream; `path` names it in messages."""
     parser = _Parser(path)
     prefilter = Prefilter()
-    for block, follows in prefilter.kept(reading.blocks(stream, path)):
+    for block, follows in prefilter.kept(opening.blocks(stream, path)):
         if not follows:
             parser.flush()
         parser.feed(block)
@@ -80,7 +84,7 @@ class _Parser:
         self._unwrapper = Unwrapper()
         self._undecodable = 0
 
-    def feed(self, block: reading.Block) -> None:
+    def feed(self, block: opening.Block) -> None:
         """Take in one block of the input."""
         text = block.data.decode("utf-8", "replace")
         self._undecodable += text.count("\ufffd")
@@ -191,6 +195,5 @@ def _placed(fact: Fact, stream: _Stream) -> Fact:
 
 def _labelled(origin: Origin, stream: _Stream) -> Origin:
     """The origin with its process label and ranks; a rank in the label comes first."""
-    own = vars(ranks_of(stream.label))
-    ranks = replace(stream.ranks, **{n: rank for n, rank in own.items() if rank is not None})
+    ranks = msgspec.structs.replace(stream.ranks, **named(ranks_of(stream.label)))
     return replace(origin, label=stream.label, ranks=ranks)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from wstrace.triage.extract import frames as tracebacks
-from wstrace.triage.extract.facts import Amount, Mention, Refusal
-from wstrace.triage.extract.measure import SITE, SIZE, amount, origin_at
+from wstrace.known_sites import known
+from wstrace.triage.extract import tracebacks
+from wstrace.triage.extract.facts import SITE, SIZE, Amount, Mention, Refusal, amount, origin_at
 from wstrace.triage.ingest.quoted import is_talk
 
 if TYPE_CHECKING:
@@ -23,45 +24,72 @@ REACH: Final = 900
 HEADLESS_REACH: Final = 240
 TAIL_REACH: Final = 40
 LAYER_REACH: Final = 6000
+# matches: "torch.ops.vllm.unified_attention(q,k,'model.layers.3.self_attn.attn'"
 _LAYER: Final = re.compile(
     r"torch\.ops\.vllm\.[\w.]{1,80}\([^()'\n]{0,300}'((?:[\w]+\.)*layers\.\d+(?:\.\w+)*)'"
 )
+# matches: 'Workspaceislockedbut'
 _START: Final = re.compile(r"[Ww]orkspaceislocked")
 _LOCKED_BUT: Final = "workspaceislockedbut"
-_ALLOCATION: Final = re.compile(r"allocation(?:from|for)?")
+# matches: 'allocation...'
+_ALLOCATION: Final = re.compile(
+    r"allocation(?:(?:from|for)?(?:\.\.\.|…|<(?:\.\.\.|…)>|\[(?:\.\.\.|…)\])|from|for)?"
+)
+# matches: "'turboquant_attn.py:747:_continuation_prefill'"
 _CALLER: Final = re.compile(
     r"[/']*(?:[^'\s]{0,250}/)?(?P<file>[\w.\-]+\.pyc?)(?::(?P<line>\d+))?"
     r"(?::(?P<function>[\w.<>]+?))?(?P<closed>[/']+|(?=requires\d))"
 )
+# matches: "'turboquant_attn.py:747:_contin"
 _CALLER_CUT: Final = re.compile(
     r"[/']*(?:[^'\s]{0,250}/)?(?P<file>[\w.\-]+\.pyc?):(?P<line>\d+):(?P<function>[\w.<>]*)"
 )
+# matches: 'dies in _decode_attention:'
+_FUNCTION_WORD: Final = re.compile(r"\b[A-Za-z_]\w*_\w+\b")
+# matches: "'attention'requires16.00MB"
 _NAMED: Final = re.compile(r"[/']+(?P<name>[^']{1,120})[/']+(?=requires)")
+# matches: 'requires16.00MB'
 _REQUIRES: Final = re.compile(rf"requires{SIZE.format('size')}")
+# matches: 'requires{required}MB'
 _PLACEHOLDER: Final = re.compile(r"requires[^\d]{1,40}[KMGT]i?B|requires[{<%]|requires\.\.")
-_CURRENT: Final = re.compile(rf"[,.;]?(?:and)?currentsizeis{SIZE.format('size')}")
+# the arena as vLLM says it, `currentsizeis`, and as people do: `lockedsize3.06MB`, `(had0.88MB`
+_HAD: Final = r"[,.;]?(?:and|but)?(?:(?:current|locked)size(?:is|was|of)?|\(?had):?"
+# matches: ',lockedsize2.06MB'
+_CURRENT: Final = re.compile(rf"{_HAD}{SIZE.format('size')}")
+# vLLM's own words before the size; in others it is a person's retelling
+# matches: ',currentsizeis2.05MB'
+_VERBATIM: Final = re.compile(r"[,.;]?(?:and)?currentsizeis")
+# matches: "mla.py:7:forward'requires16.00MB,currentsizeis2.05MB"
 _HEADLESS: Final = re.compile(
     rf"(?P<caller>[\w.\-]{{1,80}}\.py:\d+(?::[\w.<>]{{1,80}})?)[/']*"
-    rf"requires{SIZE.format('required')},?"
-    rf"currentsizeis{SIZE.format('current')}"
+    rf",?requires{SIZE.format('required')}{_HAD}{SIZE.format('current')}"
 )
+# matches: 'turboquant_attn'
 _FILE_END: Final = re.compile(r"[\w.\-]{1,80}$")
+# matches: 'requires16.00MB,currentsizeis2.05MB.Workspacegrowthisnotallowed'
 _TAIL: Final = re.compile(
     rf"requires{SIZE.format('required')},?currentsizeis{SIZE.format('current')}"
     r"\.?Workspacegrowthisnotallowed"
 )
-_MIDDLE: Final = re.compile(r"MB,?currentsizeis\d")
+# matches: 'MB,currentsizeis2'
+_MIDDLE: Final = re.compile(rf"MB{_HAD}\d")
 _NOT_ALLOCATED: Final = "wasnotallocatedduring"
+# matches: "('marlin',0,7)wasnotallocatedduring"
 _KEY: Final = re.compile(r"(?P<key>.{1,500}?)wasnotallocatedduring")
+# matches: "<class 'torch.Tensor'"
 _CLASS: Final = re.compile(r"<class '([\w.]+)'(?!>)")
+# matches: "locked but ('marlin', 0, 7) was not allocated"
 _RAW_KEY: Final = re.compile(r"locked but (?P<key>.{1,500}?) was not allocated")
+# matches: 'MoEpermutescratchrequires65536rows,currentcapacityis32768rows'
 _SCRATCH: Final = re.compile(
     r"MoEpermutescratchrequires(?P<rows>\d+)rows(?:,currentcapacityis(?P<have>\d+)rows)?"
 )
+# matches: "Persistentworkspace'locks'hasshape=(4,),dtype=int;requestedshape=(8,),dtype=int"
 _SHAPE: Final = re.compile(
     r"Persistentworkspace(?P<key>.{1,300}?)hasshape=(?P<have>.{1,150}?),dtype=(?P<old>[\w.]+);"
     r"requestedshape=(?P<want>.{1,150}?),dtype=(?P<new>[\w.]*\w)"
 )
+# matches: 'Workspacelane1isnotconfigured;managerhas1lane'
 _LANE: Final = re.compile(r"Workspacelane(?P<lane>\d+)isnotconfigured;managerhas(?P<n>\d+)lane")
 
 Found = tuple[int, "Fact"]
@@ -157,7 +185,7 @@ def _arena(squeezed: Squeezed, start: int, body: str, origin: Origin) -> Refusal
         return None
     current = _CURRENT.match(body, requires.end()) if requires else None
     name = named["name"] if named and ".py:" not in named["name"] else None
-    parts = _site_parts(site) if site else {}
+    parts = _site_parts(site) if site else _site_before(squeezed, start)
     if cut:
         parts = {"file": cut["file"], "line": int(cut["line"])}
     return Refusal(
@@ -166,7 +194,41 @@ def _arena(squeezed: Squeezed, start: int, body: str, origin: Origin) -> Refusal
         required=amount(requires["size"]) if requires else None,
         current=amount(current["size"]) if current else None,
         name=None if name == "unknown" else name,
+        retold=_is_retold(body, requires, current),
         **parts,
+    )
+
+
+def _is_retold(
+    body: str, requires: re.Match[str] | None, current: re.Match[str] | None
+) -> bool:
+    """True where the sizes stand in other words than vLLM's."""
+    return bool(requires and current and not _VERBATIM.match(body, requires.end()))
+
+
+def _site_before(squeezed: Squeezed, start: int) -> dict[str, Any]:
+    """The site that the sentence names before a message without a caller: a known one."""
+    line = squeezed.line(start).text
+    lead = line[: max(0, line.lower().find("workspace is locked"))]
+    for name in reversed(_FUNCTION_WORD.findall(lead)):
+        files = _files_of(name)
+        if files:
+            return {"file": files[0] if len(files) == 1 else None, "function": name}
+    return {}
+
+
+@cache
+def _files_of(function: str) -> tuple[str, ...]:
+    """The base names of the files in which a known site has this function."""
+    return tuple(
+        sorted(
+            {
+                tracebacks.base(file)
+                for site in known.known_sites()
+                if any(function == name.split(".")[-1] for name in site.functions)
+                for file in site.files
+            }
+        )
     )
 
 
@@ -185,9 +247,20 @@ def _headless(
         origin_at(squeezed, match.start(), stream),
         required=amount(match["required"]),
         current=amount(match["current"]),
+        retold="currentsizeis" not in match.group(),
         frames=tracebacks.before(match.start(), stack, squeezed),
     )
-    return _placed(replace(refusal, **_site_parts(site)) if site else refusal)
+    if site is None:
+        return _placed(refusal)
+    parts = _site_parts(site)
+    return _placed(replace(refusal, **parts | {"file": _unglued(squeezed, match, site)}))
+
+
+def _unglued(squeezed: Squeezed, match: re.Match[str], site: re.Match[str]) -> str:
+    """The file's name without the words before it that the squeezing glued to it."""
+    line = squeezed.line(match.end("caller") - 1).text
+    names = re.findall(rf"([\w.\-]+\.pyc?):{site['line']}\b", line)
+    return next((name for name in names if site["file"].endswith(name)), site["file"])
 
 
 def _scratch(match: re.Match[str], origin: Origin) -> Refusal:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from wstrace.triage.extract import frames as tracebacks
+from wstrace.triage.extract import tracebacks
 from wstrace.triage.extract.facts import (
+    SITE,
+    SIZE,
     Captured,
     Fault,
     KvMemory,
@@ -14,8 +16,9 @@ from wstrace.triage.extract.facts import (
     Origin,
     Refusal,
     Resize,
+    amount,
+    origin_at,
 )
-from wstrace.triage.extract.measure import SITE, SIZE, amount, origin_at
 from wstrace.triage.extract.refusals import refusals_of
 from wstrace.triage.ingest import repair
 from wstrace.triage.ingest.squeeze import join
@@ -27,18 +30,25 @@ if TYPE_CHECKING:
     from wstrace.triage.extract.refusals import Found
     from wstrace.triage.ingest.squeeze import Squeezed
 
+# matches: "Resizedworkspacefrom'mla.py:7:forward':0.00MB->16.00MB(ubatch0,lane1)"
 _RESIZE: Final = re.compile(
     rf"Resizedworkspacefrom[/']*(?P<caller>[^']{{1,300}}?)[/']*:{SIZE.format('before')}"
     rf"(?:->?|>){SIZE.format('after')}"
     r"(?:\((?:(?P<every>\d+)ubatches|ubatch(?P<ubatch>\d+)(?:,lane(?P<lane>\d+))?))?"
 )
+# matches: 'Workspacelocked.Currentsizes:[1.02,0.0]'
 _STATE: Final = re.compile(
     r"Workspace(?P<un>un)?locked\.Currentsizes:\[(?P<sizes>[\d.,eE+-]*)\]"
 )
+# matches: 'AvailableKVcachememory:38.58GiB'
 _KV: Final = re.compile(r"AvailableKVcachememory:(?P<size>-?[\d.]+)GiB")
+# matches: 'Graphcapturingfinished'
 _CAPTURED: Final = re.compile(r"Graphcapturingfinished")
+# matches: 'illegalmemoryaccess'
 _ILLEGAL: Final = re.compile(r"illegalmemoryaccess|ErrorIllegalAddress")
+# matches: 'CUDAoutofmemory'
 _MEMORY: Final = re.compile(r"OutOfMemoryError|(?:CUDA|HIP)(?:error:)?outofmemory")
+# matches: 'Triedtoallocate26.21GiB'
 _TRIED: Final = re.compile(r"Triedtoallocate(?P<size>[\d.]+[KMG]iB)")
 
 

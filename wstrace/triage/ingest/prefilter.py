@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from wstrace.triage.ingest.reading import Block
+from wstrace.triage.ingest.opening import Block
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,6 +28,7 @@ ANCHORS: Final = {
     b"orkspaceislocked": _MESSAGE,
     b"butallocation": _MESSAGE,
     b"currentsizeis": 12,
+    b"lockedsize": 20,
     b"growthisnotallowed": 0,
     b"afterlocking": 0,
     b"notallocatedduring": 0,
@@ -51,6 +52,7 @@ ANCHORS: Final = {
     b"--max-": 40,
     b'MESSAGE":[': 0,
 }
+# matches: b'(Worker_TP0pid=77)'
 _LABEL: Final = re.compile(rb"\((\w{1,60})pid=\d+")
 _END: Final = b"allowed"
 

@@ -7,13 +7,13 @@ vLLM's process label agree.
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from wstrace.triage.extract.ranks import NOWHERE, ranks_of
-from wstrace.triage.ingest.squeeze import unescape
+from wstrace.triage.ingest.ranks import NOWHERE, ranks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,45 +21,68 @@ if TYPE_CHECKING:
 JSON_LIMIT: Final = 1 << 20
 LEADS: Final = 16
 _LEVEL: Final = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION)"
+# matches: '&quot;'
+_ENTITY: Final = re.compile(r"&(?:#\d{1,6}|#[xX][0-9a-fA-F]{1,5}|[A-Za-z]{2,8});")
+# matches: '(Worker_TP0 pid=77, ip=192.0.2.7) '
 _LABEL: Final = re.compile(
     r"\((?P<name>[A-Za-z_][\w.:\-]{0,80}(?: [A-Za-z_]\w*(?:=\w+)?){0,4} )?"
     r"pid=(?P<pid>\d+)(?:, ?ip=(?P<ip>[^)\s]{1,64}))?\) ?"
 )
+# matches: 'ERROR 05-05 14:02:37 [workspace.py:90] '
 _VLLM_HEAD: Final = re.compile(
     rf"\s*\[?{_LEVEL}\]?:?\s+"
     r"(?:\d{2,4}[-/]\d\d(?:[-/]\d\d)?[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\s*)?"
     r"(?:\[?[\w./\\<>-]{1,120}:\d+\]?:?(?:\s|$))?"
 )
+# matches: '2026-05-05T14:02:37.123Z '
 _TIME: Final = re.compile(
     r"\s*\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?"
     r"(?: ?Z| ?[+-]\d\d:?\d\d| UTC)?"
     r"|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?"
     r"|\d\d:\d\d:\d\d(?:[.,]\d+)?)\]?[,:]?\s+"
 )
+# matches: 'gpu01 vllm[4242]: '
 _UNIT: Final = re.compile(rf"(?!{_LEVEL}\b)(?P<key>[\w.-]+ [\w./@:-]+(?:\[\d+\])?): ?")
+# matches: 'stderr F '
 _CRI: Final = re.compile(r"std(?:out|err) [FP] ")
+# matches: 'vllm-1  | '
 _COMPOSE: Final = re.compile(r"(?P<key>[A-Za-z0-9][\w.-]{0,80})\s*\|(?: |$)")
+# matches: '[pod/vllm-0/server] '
 _POD: Final = re.compile(r"\[(?P<key>(?=[^\]]*[/-])[\w./-]{3,200})\] ?")
+# matches: '   12\tTraceback'
 _NUMBERED: Final = re.compile(r"\s{0,8}\d{1,8}(?:\t|\s*[│|] )")
+# matches: '[rank3]: '
 _TORCHRUN: Final = re.compile(r"\[(?P<key>rank\d+)\]: ?")
+# matches: '> > '
 _QUOTE: Final = re.compile(r"(?:\s*(?:>|[│┃|](?=\s|$)))+ ?")
+# matches: 'root - ERROR - '
 _LOGGER: Final = re.compile(rf"[-:| ]*(?:[\w.]+ ?[-:|] ?)?\[?{_LEVEL}\]? ?[-:|] ?(?!\d\d-)")
+# matches: '\x1b[31m'
 _ANSI: Final = re.compile(
     r"(?:\x1b|\\x1b|\\u001[bB]|\\033|\\e|\^\[|#033|\ufffd(?=\[\d))"
     r"(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}\x07)"
 )
+# matches: '<code>'
 _TAG: Final = re.compile(
     r"</?(?:pre|code|span|p|div|strong|em|b|i|a|li|ul|ol|td|tr|th|table|tbody|details|summary"
     r"|blockquote|font|tt|samp|h[1-6])(?:\s[^<>]{0,300})?>",
     re.IGNORECASE,
 )
+# matches: '<br/>'
 _BREAK: Final = re.compile(r"<br\s*/?>", re.IGNORECASE)
+# matches: '\\n  File'
 _ESCAPED_NEWLINE: Final = re.compile(r"\\{1,4}r?\\{0,4}n(?=[\s'\"A-Z0-9^\\(\[]|$)")
+# matches: '\\n'
 _ANY_ESCAPED_NEWLINE: Final = re.compile(r"\\{1,4}n")
+# matches: 'C:\\vllm'
 _WINDOWS_PATH: Final = re.compile(r"[A-Za-z]:\\|\\site-packages\\|\\vllm\\|\w\\\w+\\\w")
+# matches: '\\u0027'
 _ESCAPED_CHARACTER: Final = re.compile(r"\\{1,8}(?:u00([0-7][0-9a-fA-F])|x([2-7][0-9a-fA-F]))")
+# matches: "\\'"
 _ESCAPED_QUOTE: Final = re.compile(r"\\{1,8}(?=['\"])")
+# matches: '[repeated 7x across cluster] (Ray)'
 _REPEATED: Final = re.compile(r"\[repeated \d+x across cluster\].*$")
+# matches: '```python'
 _FENCE: Final = re.compile(r"\s*(?:```.*|~~~.*)?$")
 _JSON_OUTER: Final = (
     "pod", "pod_name", "container", "container_name", "service", "host", "hostname",
@@ -69,7 +92,13 @@ _JSON_OUTER: Final = (
 _JSON_TEXT: Final = frozenset(
     ("message", "msg", "log", "event", "text", "body", "line", "@message", "textpayload")
 )
+# matches: 'Traceback (most recent call last):'
 _TELLS: Final = re.compile(r"\n|Traceback|Error|orkspace|requires|current size|locking")
+
+
+def unescape(text: str) -> str:
+    """HTML entities resolved, complete ones only: half of one may be on the next line."""
+    return _ENTITY.sub(lambda match: html.unescape(match.group()), text)
 
 
 @dataclass(frozen=True)

@@ -8,24 +8,32 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from wstrace.triage.ingest.squeeze import Squeezed
 
+# matches: 'raise AssertionError(f"'
 _CODE: Final = re.compile(
     r"(?:(?:^|[\s(=,\[{+])(?:[rfbu]{1,2})[\"']"
     r"|\bmatch\s*=\s*[rf]?[\"']"
     r"|\b(?:grep|rg|ag|assert\w*|pytest\.raises|re\.\w+)\b.{0,80}[\"']"
     r"|[\"']\s*(?:in|==)\s.{0,60})$"
 )
+# matches: 'msg = ("'
 _LITERAL: Final = re.compile(
     r"^(?:[+\-]?\s*\w[\w.]*(?:\s*:\s*\w+)? \+?= \(\s*|[+\-]\s{4,}\(?)"
     r"[rfbu]{0,2}[\"'][^\"']{0,60}$"
 )
+# matches: '+   # a comment'
 _COMMENT: Final = re.compile(r"(?:[+\-]\s*|\s{4,})#\s")
+# matches: '# a comment'
 _HASH: Final = re.compile(r"\s*#\s")
+# matches: 'def test_it(self):'
 _SOURCE: Final = re.compile(
     r"(?:\+\+\+|---) [ab]/|diff --git |@@ -\d|\+\s{2,}\S"
     r"|\s*(?:async )?def \w+\(.*:\s*$|(?:from [\w.]+ )?import \w|\s*\w+ = \($"
 )
+# matches: '@@ -1,7 +1,9 @@'
 _HUNK: Final = re.compile(r"@@ -\d+(?:,\d+)? \+\d+")
+# matches: '+ added'
 _IN_DIFF: Final = re.compile(r"[+\- ]|$|\\ No newline")
+# matches: 'Workspace is locked'
 _WORKSPACE: Final = re.compile(r"[Ww]\s*orkspace is locked|[Ww]orkspace\s")
 HUNK_REACH: Final = 400
 SOURCE_REACH: Final = 5

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from wstrace.triage.ingest.prefixes import Line
 
 WIDEST: Final = 120
+# matches: 'allocationfrom'
 _WORDS: Final = re.compile(
     r"orkspaceis|islocked|allocationfrom|currentsize|growthisnot|locking"
 )
+# matches: 'gpu01 | '
 _SEPARATOR: Final = re.compile(r".*[\s|:>\])-]", re.DOTALL)
 
 

@@ -6,16 +6,16 @@ point, also inside a word or a number, changes nothing. Offsets lead back to the
 
 from __future__ import annotations
 
-import html
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from wstrace.triage.ingest.prefixes import Line, unescape
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wstrace.triage.ingest.prefixes import Line
 
 _SAME: Final = str.maketrans(
     {
@@ -27,8 +27,9 @@ _SAME: Final = str.maketrans(
         "→": "->",
     }
 )
+# matches: 'requires &#3'
 _BROKEN_END: Final = re.compile(r"(?:&(?:#\w{0,8}|[a-z]{0,5})|\x1b(?:\[[0-9;]*)?)$")
-_ENTITY: Final = re.compile(r"&(?:#\d{1,6}|#[xX][0-9a-fA-F]{1,5}|[A-Za-z]{2,8});")
+# matches: '\x1b[0m'
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -52,11 +53,6 @@ class Squeezed:
         """Where the line that holds `position` ends in `text`."""
         following = self.index(position) + 1
         return self.starts[following] if following < len(self.starts) else len(self.text)
-
-
-def unescape(text: str) -> str:
-    """HTML entities resolved, complete ones only: half of one may be on the next line."""
-    return _ENTITY.sub(lambda match: html.unescape(match.group()), text)
 
 
 def squeeze(text: str) -> str:

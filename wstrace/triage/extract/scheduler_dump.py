@@ -6,8 +6,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from wstrace.triage.extract.facts import StepDump
-from wstrace.triage.extract.measure import origin_at
+from wstrace.triage.extract.facts import StepDump, origin_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,15 +14,25 @@ if TYPE_CHECKING:
     from wstrace.triage.ingest.squeeze import Squeezed
 
 REACH: Final = 1 << 19
+# matches: 'SchedulerOutput(scheduled_new_reqs=[]'
 _START: Final = re.compile(r"SchedulerOutput\(scheduled_new_reqs=")
+# matches: 'total_num_scheduled_tokens=4816'
 _TOTAL: Final = re.compile(r"total_num_scheduled_tokens=(\d+)")
+# matches: 'num_scheduled_tokens={a:4,b:900}'
 _SCHEDULED: Final = re.compile(r"(?<!total_)num_scheduled_tokens=\{([^}]{0,100000})\}")
+# matches: 'a:4'
 _ENTRY: Final = re.compile(r"'?([^,{}']+?)'?:(\d+)(?=,|$)")
+# matches: 'NewRequestData(req_id=a,'
 _NEW: Final = re.compile(r"NewRequestData\(req_id='?([^,']+)'?,")
+# matches: 'num_computed_tokens=5088,'
 _COMPUTED: Final = re.compile(r"num_computed_tokens=(\d+)[,)]")
+# matches: "CachedRequestData(req_ids=['a','b']"
 _CACHED: Final = re.compile(r"CachedRequestData\(req_ids=\[([^\]]{0,100000})\]")
+# matches: 'num_computed_tokens=[5088,77]'
 _CACHED_COMPUTED: Final = re.compile(r"num_computed_tokens=\[([\d,]{0,100000})\]")
+# matches: 'scheduled_spec_decode_tokens={a:[1,2]}'
 _DRAFTS: Final = re.compile(r"scheduled_spec_decode_tokens=\{([^}]{0,100000})\}")
+# matches: '[1,2]'
 _DRAFT_LIST: Final = re.compile(r"\[([-\d,]*)\]")
 
 

@@ -12,17 +12,20 @@ from wstrace.triage.extract.facts import Frame
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from wstrace.trace.records import Phase
     from wstrace.triage.ingest.squeeze import Squeezed
 
 LONGEST: Final = 120
 REACH: Final = 1 << 15
+# matches: "File'/x/vllm/v1/worker/workspace.py',line207,in_ensure_workspace_size"
 _FRAME: Final = re.compile(
     r"File'(?P<path>[^'\n]{1,500}?\.pyc?|<[\w-]+>|[^'\n]{1,200}?)',line(?P<line>\d+),in"
 )
+# matches: '_ensure_workspace_size'
 _FUNCTION: Final = re.compile(r"[\w.<>]+")
 _TRACEBACK: Final = "Traceback(mostrecentcalllast)"
 _MANAGER: Final = "workspace.py"
-_PHASES: Final = (
+_PHASES: Final[tuple[tuple[Phase, tuple[str, ...]], ...]] = (
     ("profile", ("profile_run", "determine_available_memory")),
     ("load", ("load_model",)),
     ("kv-init", ("initialize_kv_cache", "initialize_from_config")),
@@ -67,7 +70,7 @@ def caller(frames: Sequence[Frame]) -> Frame | None:
     return frames[inner - 1] if inner and inner < len(frames) else None
 
 
-def phase(frames: Iterable[Frame]) -> str | None:
+def phase(frames: Iterable[Frame]) -> Phase | None:
     """The phase that the frames' functions show, in the words of the trace format."""
     functions = {frame.function for frame in frames}
     for name, marks in _PHASES:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 BLOCK: Final = 1 << 20
 SAMPLE: Final = 1 << 16
+_LEAST_WIDE: Final = 16  # bytes; a shorter text says too little about its encoding
 _PACKED: Final = {
     b"\x1f\x8b": ("gzip", "zcat {path} | wstrace triage -"),
     b"\x28\xb5\x2f\xfd": ("zstd", "zstdcat {path} | wstrace triage -"),
@@ -118,8 +119,16 @@ def _character_cut(data: bytes) -> int:
 
 
 def _wide_decoder(sample: bytes) -> codecs.IncrementalDecoder | None:
+    """UTF-16 by its mark, or without one by zeros in every second byte and in no other.
+
+    A hole of a rotated log has zeros in both.
+    """
     if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return codecs.getincrementaldecoder("utf-16")("replace")
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    if len(sample) >= _LEAST_WIDE and max(even, odd) * 5 > len(sample) > 20 * min(even, odd):
+        name = "utf-16-le" if odd > even else "utf-16-be"
+        return codecs.getincrementaldecoder(name)("replace")
     return None
 
 

@@ -1,0 +1,80 @@
+"""What `wstrace triage` prints: the common findings below a line about the texts.
+
+Markdown is made to be pasted, and what is pasted stays for ever: only facts that were read
+out, no line of the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Final
+
+from wstrace.findings.finding import Finding, merge
+from wstrace.report.finding_json import triage_json
+from wstrace.report.finding_text import block
+from wstrace.report.markdown import escape, finding_lines
+from wstrace.triage.redaction import redact_value
+from wstrace.triage.report import Report
+from wstrace.units import plural
+
+WIDTH: Final = 80
+FULL: Final = 2
+NOTHING: Final = "No failure found: the text states no workspace failure of vLLM."
+_NAMES: Final = "max_model_len, max_num_batched_tokens, max_num_seqs"
+
+
+def render_json(report: Report) -> str:
+    """The contract in shared form: see `triage_json`."""
+    return json.dumps(triage_json(report), indent=2) + "\n"
+
+
+def render_text(report: Report, width: int = WIDTH) -> str:
+    """The worst two findings in full, the others in a line each."""
+    found = merge(list(report.findings))
+    lines = [*_head(report, found)]
+    for number, finding in enumerate(found[:FULL]):
+        lines += [*([""] if number else []), *block(finding, width)]
+    lines += [_also(finding) for finding in found[FULL:]]
+    if len(found) > FULL:
+        lines += ["", "Everything in full: --format markdown"]
+    lines += [f"note: {note}" for note in report.notes]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _head(report: Report, found: list[Finding]) -> Iterator[str]:
+    if not found:
+        yield NOTHING
+        if report.skipped:
+            times = "once" if report.skipped == 1 else f"{report.skipped} times"
+            yield f"It speaks of the message {times} without numbers."
+        return
+    named = [PurePath(path).name if path != "-" else "stdin" for path in report.paths]
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    yield f"{', '.join(named[:3])}{more}: {plural(len(found), 'finding')}"
+
+
+def _also(finding: Finding) -> str:
+    return f"\nalso {finding.code} {finding.where}: {finding.detail}"
+
+
+def render_markdown(report: Report) -> str:
+    """Markdown for an issue or a chat."""
+    found = merge(list(report.findings))
+    if not found:
+        return NOTHING + "\n"
+    lines = [f"### {escape(next(_head(report, found)))}", ""]
+    for finding in found:
+        lines += [*finding_lines(finding), ""]
+    lines += [*_config(report), "", "Made by `wstrace triage`; no line of the log is quoted."]
+    return "\n".join(lines) + "\n"
+
+
+def _config(report: Report) -> Iterator[str]:
+    if not report.config:
+        yield f"The log shows no configuration ({_NAMES} would help)."
+        return
+    yield from ("<details><summary>Configuration in the log</summary>", "", "```yaml")
+    yield from (f"{name}: {value}" for name, value in redact_value(report.config).items())
+    yield from ("```", "", "</details>")

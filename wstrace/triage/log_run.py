@@ -1,0 +1,67 @@
+"""A text as a run: what `gate` and `report` judge and show of a trace, they do of a log.
+
+It has no worker and no site that was measured; its findings are those of the text, one for
+all the ranks that share it. A text can show that a run failed, never that it was clean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Final
+
+from wstrace.findings.finding import merge
+from wstrace.runs.run import Run
+from wstrace.trace.reader import SUFFIX, Trace
+from wstrace.triage.diagnose.numbers import Given
+from wstrace.triage.report import Report, read
+
+if TYPE_CHECKING:
+    from wstrace.findings.finding import Finding
+
+CANNOT_SHOW: Final = "a log can show a failure, not that a run was clean"
+_RECORD: Final = b'{"t":'  # how every record of a trace file begins
+
+
+@dataclass
+class LogRun(Run):
+    """A log with its findings, in the place of an analysed trace."""
+
+    report: Report = field(default_factory=lambda: Report((), (), {}, 0, ()))
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """The text's findings, merged over ranks, the worst first."""
+        return merge(list(self.report.findings))
+
+    @cached_property
+    def inconclusive(self) -> list[str]:
+        """Always the same reason: a text tells nothing of what it does not say."""
+        return [CANNOT_SHOW]
+
+    @property
+    def vllm_version(self) -> str | None:
+        """The version that the text names, at the worst finding or in its configuration."""
+        found = [f.log.version for f in self.findings if f.log and f.log.version]
+        told = self.report.config.get("vllm_version")
+        return next(iter(found), told if isinstance(told, str) else None)
+
+
+def is_log(path: Path) -> bool:
+    """True for a file of text. A folder, an empty file or a file of records is a trace."""
+    if not path.is_file() or path.name.endswith(SUFFIX):
+        return False
+    try:
+        with path.open("rb") as file:
+            first = file.read(len(_RECORD))
+    except OSError:
+        return False
+    return first not in (b"", _RECORD)
+
+
+def log_run(path: Path, given: Given | None = None) -> LogRun:
+    """The findings of one log as a session. WstraceError: it cannot be read as text."""
+    report = read([str(path)], given or Given())
+    trace = Trace(path, PurePath(path).name, [])
+    return LogRun(trace, [], notes=list(report.notes), report=report)
