@@ -23,7 +23,6 @@ from wstrace.trace.records import Growth, ReserveEvent
 if TYPE_CHECKING:
     from wstrace.reserve.config import SlotBytes
 
-NO_ROOM = -1
 logger = logging.getLogger("vllm.wstrace")
 
 

@@ -1,17 +1,27 @@
-"""The recorder's own errors: noted in the trace, never raised into vLLM."""
+"""The one guard: the recorder's own errors are noted in the trace, never raised into vLLM.
+
+Every piece of the recorder that a wrapper calls goes through `guarded`. It and `complain` are
+the only functions of the recorder that may not fail; tests/unit/recorder/test_injection.py
+makes each of the others fail.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wstrace.recorder.state.process import Live
 
 
-def guarded(live: Live, what: str, function: Callable[..., Any], *args: Any) -> None:
-    """Run a piece of the recorder; an error becomes a note that says in `what`."""
+def guarded(
+    live: Live, what: str, function: Callable[..., Any], *args: Any, default: Any = None
+) -> Any:
+    """`function(*args)`; an error becomes a note that says in `what`, and gives `default`."""
     try:
-        function(*args)
+        return function(*args)
     except Exception as error:
-        live.complain(what, error)
+        with suppress(Exception):
+            live.complain(what, error)
+        return default

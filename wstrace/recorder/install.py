@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
+import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -48,7 +49,19 @@ def install(settings: Settings | None = None) -> Live:
         _live.hooks.vllm = _live.memory.vllm
         when_imported(WORKER_MODULE, functools.partial(_hook_door, _live))
         atexit.register(_at_exit, _live)
+        _watch_forks()
     return _live
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Once a process: such a callback cannot be taken back."""
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    if _live is not None:
+        guarded(_live, "fork", _live.forked)
 
 
 def uninstall() -> None:
@@ -61,17 +74,25 @@ def uninstall() -> None:
 
 
 def _at_exit(live: Live) -> None:
-    live.flush_counts()
     guarded(live, "door", _look_for_door, live)
-    if live.writer.path is not None:
+    if live.writer.is_open:
+        guarded(live, "counts", live.flush_counts)
+    guarded(live, "end", _write_end, live)
+
+
+def _write_end(live: Live) -> None:
+    if live.writer.is_open:
         live.write(End(steps=live.steps.index))
     live.writer.close()
 
 
 def _hook_door(live: Live, module: ModuleType) -> None:
     """Called within vLLM's import of this module, so it must not raise."""
-    if live is not _live:
-        return
+    if live is _live:
+        guarded(live, "door", _open_door, live, module)
+
+
+def _open_door(live: Live, module: ModuleType) -> None:
     owner = getattr(module, methods.DOOR.owner, None)
     if not isinstance(owner, type):
         _no_door(live, f"no class {methods.DOOR.owner} in {WORKER_MODULE}")
@@ -161,4 +182,5 @@ def _ranks(live: Live, worker: Any) -> tuple[Ranks, Ranks]:
 def _hook_scratch(live: Live, module: ModuleType) -> None:
     scratch = getattr(module, methods.SCRATCH.owner, None)
     if isinstance(scratch, type) and live is _live:
-        live.hooks.wrap(scratch, methods.SCRATCH, wrap_permute_scratch(live))
+        maker = wrap_permute_scratch(live)
+        guarded(live, "scratch", live.hooks.wrap, scratch, methods.SCRATCH, maker)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, one_line
 from wstrace.trace.records import (
     FORMAT,
     AnyRecord,
@@ -82,9 +82,17 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
         for file, header in headers:
             if header.run == chosen:
                 processes.append(read_file(file))
+                doubts += _lost(processes[-1])
                 if progress is not None:
                     progress(file.stat().st_size)
     return Trace(path, chosen, processes, meta, [*notes, *torn], doubts)
+
+
+def _lost(process: ProcessTrace) -> list[str]:
+    """What the recorder said of a lost tail; nothing is known of what came after it."""
+    if not process.header.lost.strip():
+        return []
+    return [f"{process.path.name}: records were lost: {one_line(process.header.lost.strip())}"]
 
 
 def _left_nothing(path: Path, meta: RunFile, wanted: str | None, headers: list[Header]) -> bool:

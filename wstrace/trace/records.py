@@ -28,9 +28,6 @@ Phase = Literal[
     "sleep",
     "shutdown",
 ]
-WARMUP_PHASES: Final[frozenset[Phase]] = frozenset(
-    ("init", "load", "profile", "graph-estimate", "kv-init", "warmup", "capture", "unlocked")
-)
 
 Limit = int | str | bool | list[int] | None
 
@@ -61,7 +58,11 @@ class Record(msgspec.Struct, tag_field="t", omit_defaults=True, kw_only=True, gc
 
 
 class Header(Record, tag="header", kw_only=True, gc=False):
-    """First record of every file: which process wrote it, with what."""
+    """First record of every file: which process wrote it, with what.
+
+    `lost`: why records of this process are missing: recording stopped here (a full disk), or
+    an earlier file of it is gone. Blank, and the one field that is written in place.
+    """
 
     format: int
     run: str
@@ -77,6 +78,7 @@ class Header(Record, tag="header", kw_only=True, gc=False):
     on_growth: str = "raise"
     reserve: str | None = None
     parent: str | None = None
+    lost: str = ""
 
 
 class WorkerInit(Record, tag="worker", kw_only=True, gc=False):

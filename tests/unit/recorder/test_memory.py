@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.recorder.test_phases import inside
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.kv_memory import (
     MemoryState,
@@ -39,7 +40,7 @@ def live(tmp_path: Path) -> Live:
 
 def at(live: Live, method: str) -> str:
     """The window of an arena made while `method` runs."""
-    with live.phases.inside(method):
+    with inside(live.phases, method):
         return window_now(live)
 
 
@@ -90,7 +91,7 @@ def test_graphs_that_are_measured_make_it_unknown(
     envs.VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS = applied  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm.envs", envs)
     assert at(live, "profile_cudagraph_memory") == "not counted"
-    with live.phases.inside("profile_cudagraph_memory"):
+    with inside(live.phases, "profile_cudagraph_memory"):
         live.steps.begin_dummy(8, "dummy")
         assert window_now(live) == window
 

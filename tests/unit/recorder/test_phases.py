@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from wstrace.recorder.state.phases import PhaseFlags, PhaseTracker, derive
 from wstrace.trace.records import Phase
+
+
+@contextmanager
+def inside(phases: PhaseTracker, method: str) -> Iterator[None]:
+    """As the wrapper around a vLLM method does it."""
+    phases.enter(method)
+    try:
+        yield
+    except BaseException:
+        phases.leave(method, True)
+        raise
+    phases.leave(method, False)
 
 
 def tracker() -> tuple[PhaseTracker, list[Phase]]:
@@ -15,15 +30,15 @@ def tracker() -> tuple[PhaseTracker, list[Phase]]:
 
 def start_up(phases: PhaseTracker) -> None:
     """The V1 runner on a GPU, from load to serving."""
-    with phases.inside("load_model"):
+    with inside(phases, "load_model"):
         pass
-    with phases.inside("profile_run"):
+    with inside(phases, "profile_run"):
         pass
-    with phases.inside("profile_cudagraph_memory"), phases.inside("initialize_kv_cache"):
+    with inside(phases, "profile_cudagraph_memory"), inside(phases, "initialize_kv_cache"):
         pass
-    with phases.inside("initialize_kv_cache"):
+    with inside(phases, "initialize_kv_cache"):
         pass
-    with phases.inside("compile_or_warm_up_model"), phases.inside("capture_model"):
+    with inside(phases, "compile_or_warm_up_model"), inside(phases, "capture_model"):
         phases.locked()
 
 
@@ -38,15 +53,15 @@ def test_a_v1_start_goes_through_every_phase_to_serving() -> None:
 
 def test_the_throwaway_kv_cache_of_the_graph_estimate_is_no_kv_init() -> None:
     phases, seen = tracker()
-    with phases.inside("profile_cudagraph_memory"), phases.inside("initialize_kv_cache"):
+    with inside(phases, "profile_cudagraph_memory"), inside(phases, "initialize_kv_cache"):
         assert phases.current == "graph-estimate"
     assert "kv-init" not in seen
 
 
 def test_after_the_lock_the_rest_of_warm_up_is_no_warm_up() -> None:
     phases, _ = tracker()
-    with phases.inside("compile_or_warm_up_model"):
-        with phases.inside("capture_model"):
+    with inside(phases, "compile_or_warm_up_model"):
+        with inside(phases, "capture_model"):
             phases.locked()
         assert phases.current == "post-lock-warmup"
     assert phases.current == "serving"
@@ -54,7 +69,7 @@ def test_after_the_lock_the_rest_of_warm_up_is_no_warm_up() -> None:
 
 def test_a_server_that_never_locks_serves_all_the_same() -> None:
     phases, _ = tracker()
-    with phases.inside("compile_or_warm_up_model"):
+    with inside(phases, "compile_or_warm_up_model"):
         pass
     assert phases.current == "serving"
     assert not phases.flags.locked
@@ -66,7 +81,7 @@ def test_elastic_ep_unlocks_warms_up_again_and_relocks() -> None:
     seen.clear()
     phases.unlocked()
     assert phases.current == "unlocked"
-    with phases.inside("compile_or_warm_up_model"):
+    with inside(phases, "compile_or_warm_up_model"):
         assert phases.current == "warmup"
     assert phases.current == "unlocked"
     phases.locked()
@@ -84,7 +99,7 @@ def test_sleep_lasts_until_wake_up() -> None:
 
 def test_a_method_that_raises_leaves_the_stack_clean() -> None:
     phases, _ = tracker()
-    with pytest.raises(MemoryError), phases.inside("profile_run"):
+    with pytest.raises(MemoryError), inside(phases, "profile_run"):
         raise MemoryError
     assert phases.active == []
     assert phases.current == "init"
@@ -92,7 +107,7 @@ def test_a_method_that_raises_leaves_the_stack_clean() -> None:
 
 def test_a_failed_warm_up_is_not_ready() -> None:
     phases, _ = tracker()
-    with pytest.raises(RuntimeError), phases.inside("compile_or_warm_up_model"):
+    with pytest.raises(RuntimeError), inside(phases, "compile_or_warm_up_model"):
         raise RuntimeError
     assert phases.current == "init"
 

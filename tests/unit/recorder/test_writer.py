@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -13,7 +16,7 @@ from wstrace.errors import WstraceError
 from wstrace.recorder.record import make_trace_folder
 from wstrace.recorder.state import writer as writer_module
 from wstrace.recorder.state.writer import TraceWriter
-from wstrace.trace.reader import read_file
+from wstrace.trace.reader import load, read_file
 from wstrace.trace.records import FORMAT, Header, Note
 
 
@@ -122,3 +125,88 @@ def test_records_are_one_json_object_a_line(tmp_path: Path) -> None:
     (file,) = tmp_path.iterdir()
     lines = file.read_bytes().splitlines()
     assert [msgspec.json.decode(line)["t"] for line in lines] == ["header", "note"]
+
+
+FULL = """
+import resource, sys
+from tests.unit.recorder.test_writer import new_writer
+from wstrace.trace.records import Failure, Note, Slot
+writer = new_writer(sys.argv[1])
+writer.write(Note(text="first"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+for number in range(100):
+    writer.write(Note(text=f"{number} " + "x" * 100))
+if sys.argv[2] == "refused":
+    writer.write(Failure(kind="arena", slot=Slot(), phase="serving"))
+"""
+
+
+@pytest.mark.parametrize("after", ["nothing", "refused"])
+def test_a_full_disk_is_told_in_the_room_that_the_header_kept(
+    tmp_path: Path, after: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path), after],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.count("recording stops, serving goes on") == 1
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size <= 2000
+    (doubt,) = load(tmp_path).doubts
+    assert "records were lost" in doubt
+    assert ("vLLM refused a request after that" in doubt) == (after == "refused")
+
+
+def test_an_untouched_file_says_that_nothing_was_lost(tmp_path: Path) -> None:
+    new_writer(tmp_path).write(Note(text="all"))
+    assert load(tmp_path).doubts == []
+
+
+def test_a_descriptor_that_others_closed_and_reused_gets_no_byte(tmp_path: Path) -> None:
+    folder = tmp_path / "trace"
+    folder.mkdir()
+    writer = new_writer(folder)
+    writer.write(Note(text="before"))
+    (file,) = folder.iterdir()
+    handle = next(
+        int(entry.name) for entry in Path("/proc/self/fd").iterdir()
+        if entry.is_symlink() and os.path.realpath(entry) == str(file)
+    )  # fmt: skip
+    os.close(handle)
+    theirs = os.open(tmp_path / "theirs", os.O_WRONLY | os.O_CREAT)
+    assert theirs == handle
+    writer.write(Note(text="after"))
+    os.close(theirs)
+    writer.write(Note(text="closed"))
+    assert (tmp_path / "theirs").read_bytes() == b""
+    texts = [r.text for r in read_file(file).records if isinstance(r, Note)]
+    assert texts == ["before", "after", "closed"]
+    assert load(folder).doubts == []
+
+
+def test_a_deleted_file_is_followed_by_one_that_says_so(tmp_path: Path) -> None:
+    writer = new_writer(tmp_path)
+    writer.write(Note(text="gone"))
+    (first,) = tmp_path.iterdir()
+    first.unlink()
+    writer.write(Note(text="kept"))
+    (doubt,) = load(tmp_path).doubts
+    assert "an earlier trace file of this process was deleted" in doubt
+    (second,) = tmp_path.iterdir()
+    assert read_file(second).header.parent == first.name
+
+
+def test_a_deleted_folder_is_told_on_stderr(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "trace"
+    folder.mkdir()
+    writer = new_writer(folder)
+    writer.write(Note(text="one"))
+    shutil.rmtree(folder)
+    for _ in range(3):
+        writer.write(Note(text="two"))
+    assert capfd.readouterr().err.count("cannot write the trace") == 1

@@ -125,7 +125,13 @@ def _begin(live: Live, numbers: Any) -> Callable[..., Any]:
 def _number(live: Live, numbers: Any, graph: Any) -> None:
     """Give the graph a number, and learn when it is collected."""
     numbers[graph] = number = began(live)
-    weakref.finalize(graph, released, live, number).atexit = False
+    weakref.finalize(graph, guarded, live, "capture", released, live, number).atexit = False
+
+
+def _was_reset(live: Live, numbers: Any, graph: Any) -> None:
+    number = numbers.get(graph)
+    if number is not None:
+        released(live, number)
 
 
 def _end(live: Live) -> Callable[..., Any]:
@@ -144,9 +150,7 @@ def _end(live: Live) -> Callable[..., Any]:
 def _reset(live: Live, numbers: Any) -> Callable[..., Any]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def reset(self: Any, *args: Any, **kwargs: Any) -> Any:
-            number = numbers.get(self)
-            if number is not None:
-                guarded(live, "capture", released, live, number)
+            guarded(live, "capture", _was_reset, live, numbers, self)
             return original(self, *args, **kwargs)
 
         return reset

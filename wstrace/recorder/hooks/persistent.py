@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
+from wstrace.recorder.guard import guarded
 from wstrace.recorder.hooks.requests import pose_as, site_of
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import frames, workspace
@@ -21,13 +23,15 @@ _kept: list[Any] = []
 
 def describe_key(key: Any) -> str:
     """A key as text: names, numbers and types only."""
-    if isinstance(key, tuple):
-        return f"({', '.join(describe_key(part) for part in key)})"
-    if isinstance(key, str | int | bool) or key is None:
+    kind = type(key)
+    if issubclass(kind, tuple):
+        return f"({', '.join(describe_key(part) for part in tuple.__iter__(key))})"
+    if kind in (str, int, bool) or key is None:
         return redact_text(repr(key))[:120]
-    if isinstance(key, type):
-        return key.__qualname__
-    return redact_text(str(getattr(key, "name", type(key).__qualname__)))[:120]
+    if kind is type:
+        return str(key.__qualname__)
+    name = frames.own_attributes(key).get("_name_" if issubclass(kind, Enum) else "name")
+    return redact_text(name if type(name) is str else kind.__qualname__)[:120]
 
 
 def wrap_persistent(live: Live) -> Callable[..., Any]:
@@ -38,19 +42,16 @@ def wrap_persistent(live: Live) -> Callable[..., Any]:
         def get_persistent_resource(self: Any, key: Any, factory: Any) -> Any:
             if is_compiling():
                 return original(self, key, factory)
-            index = _slot_without(self, key)
+            index = guarded(live, "persistent", _slot_without, self, key)
             if index is None:
                 return original(self, key, factory)
-            if workspace.is_locked(self) and live.settings.on_growth == "grow":
-                _make_resource(live, self, index, key, factory)
+            guarded(live, "persistent", _make_resource, live, self, index, key, factory)
             try:
                 result = original(self, key, factory)
             except AssertionError as error:
-                _refused(
-                    live, workspace.slot_at(self, index), describe_key(key), error, "persistent"
-                )
+                guarded(live, "failure", _refused_key, live, self, index, key, error)
                 raise
-            _made(live, workspace.slot_at(self, index), key, result)
+            guarded(live, "persistent", _made, live, self, index, key, result)
             return result
 
         pose_as(get_persistent_resource, "WorkspaceManager.get_persistent_resource")
@@ -70,53 +71,71 @@ def _slot_without(manager: Any, key: Any) -> int | None:
 
 def _make_resource(live: Live, manager: Any, index: int, key: Any, factory: Any) -> None:
     """Under grow a missing resource is made after the lock; it is still an escape."""
+    if not workspace.is_locked(manager) or live.settings.on_growth != "grow":
+        return
     try:
         with workspace.allocation_context(manager):
             resource = factory()
     except (RuntimeError, MemoryError):
         return
     workspace.persistent_resources(manager, index)[key] = resource
-    _refused(live, workspace.slot_at(manager, index), describe_key(key), None, "persistent")
+    _refused_key(live, manager, index, key, None)
 
 
-def _made(live: Live, slot: Slot, key: Any, resource: Any) -> None:
-    try:
-        caller = frames.calling_frame(sys._getframe(1))
-        size = getattr(resource, "nbytes", None)
-        live.write(
-            Persistent(
-                site=site_of(live, caller).id if caller else None,
-                slot=slot,
-                key=describe_key(key),
-                phase=live.phases.current,
-                bytes=size if isinstance(size, int) else None,
-            )
+def _made(live: Live, manager: Any, index: int, key: Any, resource: Any) -> None:
+    live.write(
+        Persistent(
+            site=guarded(live, "site", _site_here, live),
+            slot=workspace.slot_at(manager, index),
+            key=guarded(live, "key", describe_key, key, default=""),
+            phase=live.phases.current,
+            bytes=guarded(live, "size", _bytes_of, resource),
         )
-    except Exception as error:
-        live.complain("persistent", error)
+    )
+
+
+def _bytes_of(resource: Any) -> int | None:
+    """A plain tensor's bytes; a property of any other object would run that object's code."""
+    import torch
+
+    return int(resource.nbytes) if type(resource) is torch.Tensor else None
+
+
+def _site_here(live: Live) -> int:
+    frame = sys._getframe(1)
+    return site_of(live, frames.calling_frame(frame) or frames.outermost(frame)).id
+
+
+def _layer_here() -> str:
+    caller = frames.calling_frame(sys._getframe(1))
+    return frames.layer_of(caller) if caller else ""
+
+
+def _refused_key(
+    live: Live, manager: Any, index: int, key: Any, error: Exception | None
+) -> None:
+    text = guarded(live, "key", describe_key, key, default="")
+    slot = guarded(live, "slot", workspace.slot_at, manager, index, default=Slot())
+    _refused(live, slot, text, error, "persistent")
 
 
 def _refused(live: Live, slot: Slot, key: str, error: Exception | None, kind: Any) -> None:
     """Write the failure; `error` None: survived, because the policy is grow."""
-    try:
-        caller = frames.calling_frame(sys._getframe(1))
-        live.write(
-            Failure(
-                kind=kind,
-                site=site_of(live, caller).id if caller else None,
-                slot=slot,
-                phase=live.phases.current,
-                step=live.steps.snapshot(),
-                key=key,
-                layer=frames.layer_of(caller) if caller else "",
-                survived=error is None,
-                text=redact_text(str(error or ""))[:400],
-                manager=live.arenas.manager_id,
-            )
+    live.write(
+        Failure(
+            kind=kind,
+            site=guarded(live, "site", _site_here, live),
+            slot=slot,
+            phase=live.phases.current,
+            step=guarded(live, "scheduler", live.steps.snapshot),
+            key=key,
+            layer=guarded(live, "layer", _layer_here, default=""),
+            survived=error is None,
+            text=redact_text(str(error or ""))[:400],
+            manager=live.arenas.manager_id,
         )
-        live.flush_counts()
-    except Exception as own:
-        live.complain("persistent", own)
+    )
+    live.flush_counts()
 
 
 def wrap_permute_scratch(live: Live) -> Callable[..., Any]:
@@ -130,12 +149,12 @@ def wrap_permute_scratch(live: Live) -> Callable[..., Any]:
             key = f"MoEPermuteScratch rows {rows} -> {expanded_rows}"
             manager = live.manager
             if live.settings.on_growth == "grow" and workspace.is_locked(manager):
-                _refused(live, Slot(), key, None, "layer")
+                guarded(live, "failure", _refused, live, Slot(), key, None, "layer")
                 return _reserve_unlocked(self, manager, original, expanded_rows)
             try:
                 return original(self, expanded_rows)
             except AssertionError as error:
-                _refused(live, Slot(), key, error, "layer")
+                guarded(live, "failure", _refused, live, Slot(), key, error, "layer")
                 raise
 
         return reserve

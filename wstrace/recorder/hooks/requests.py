@@ -10,6 +10,7 @@ of equal bytes at one call, on one way, count as one.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -17,8 +18,9 @@ from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
+from wstrace.recorder.guard import guarded
 from wstrace.recorder.hooks.growth import may_grow, try_grow
-from wstrace.recorder.state.arenas import Arena, arena_of
+from wstrace.recorder.state.arenas import EMPTY, Arena, arena_of
 from wstrace.recorder.state.kv_memory import window_now
 from wstrace.recorder.state.process import Entry, HotKey, Live
 from wstrace.recorder.vllm_state import frames, identity
@@ -62,26 +64,32 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
         def _ensure_workspace_size(self: Any, required_bytes: int) -> Any:
             if is_compiling():
                 return original(self, required_bytes)
-            frame = getframe(depth)
-            index = _index_or_none(self) if live.multi_slot else 0
-            # A code object's hash goes over its constants each time; its id does not. `codes`
-            # keeps it alive, so that no other code can get the id.
-            key = (id(frame.f_code), frame.f_lasti, required_bytes, index)
-            entry = hot.get(key)
-            if entry is not None and (on_way := entry.on_way) is not None and not on_way(frame):
-                entry = entry.taken(frame)
+            index: int | None = 0
+            try:
+                if live.multi_slot:
+                    index = _index_or_none(self)
+                frame = getframe(depth)
+                # A code object's hash goes over its constants each time; its id does not.
+                # `codes` keeps it alive, so that no other code can get the id.
+                key = (id(frame.f_code), frame.f_lasti, required_bytes, index)
+                entry = hot.get(key)
+                if entry is not None:
+                    on_way = entry.on_way
+                    if on_way is not None and not on_way(frame):
+                        entry = entry.taken(frame)
+            except Exception:  # a thread's first function has no caller
+                frame, key, entry = getframe(), None, None
             if entry is not None:
                 entry.calls += 1
                 return original(self, required_bytes)
-            novel = _before_or_none(live, self, required_bytes, index)
-            if novel is None:
-                return original(self, required_bytes)
+            novel = Novel(required_bytes, index)
+            guarded(live, "slot", look, live, self, novel)
             try:
                 result = original(self, required_bytes)
             except BaseException as error:
-                refused(live, self, novel, frame, error)
+                guarded(live, "failure", refused, live, self, novel, frame, error)
                 raise
-            after_novel(live, novel, key, self, frame)
+            guarded(live, "request", answered, live, self, novel, frame, key)
             return result
 
         pose_as(_ensure_workspace_size, CODE_NAME)
@@ -98,74 +106,88 @@ def _index_or_none(manager: Any) -> int | None:
         return None
 
 
-def _before_or_none(live: Live, manager: Any, required: int, index: int | None) -> Novel | None:
-    """`before_novel`, whose errors are noted and never raised into vLLM."""
-    try:
-        return before_novel(live, manager, required, index)
-    except Exception as error:
-        live.complain("request", error)
-        return None
+NO_SLOT = Slot()
 
 
 @dataclass
 class Novel:
-    """A request on the novel path, before vLLM has answered it."""
+    """A request on the novel path, before vLLM has answered it.
+
+    What `look` could not see stays as it is here.
+    """
 
     bytes: int
     index: int | None
-    slot: Slot
-    arena: Arena
+    slot: Slot = NO_SLOT
+    arena: Arena = EMPTY
     forced: bool = False
     kept_bytes: int = 0
     locked: bool = False
 
 
-def before_novel(live: Live, manager: Any, required: int, index: int | None) -> Novel:
+def look(live: Live, manager: Any, novel: Novel) -> None:
     """Look at the slot before vLLM does, and grow it first where the policy says so."""
-    slot = Slot() if index is None else slot_at(manager, index)
-    tensor = None if index is None else tensor_at(manager, index)
-    novel = Novel(required, index, slot, arena_of(tensor), locked=is_locked(manager))
-    if index is not None and required > novel.arena.bytes and may_grow(live, manager):
-        kept = try_grow(live, manager, index, required)
+    index = novel.index
+    novel.locked = is_locked(manager)
+    if index is None:
+        return
+    novel.slot = slot_at(manager, index)
+    novel.arena = arena_of(tensor_at(manager, index))
+    if novel.bytes > novel.arena.bytes and may_grow(live, manager):
+        kept = try_grow(live, manager, index, novel.bytes)
         novel.forced, novel.kept_bytes = kept is not None, kept or 0
-    return novel
 
 
-def after_novel(live: Live, novel: Novel, key: HotKey, manager: Any, frame: FrameType) -> None:
-    """Record what is new about a request that vLLM answered. Never raises."""
-    try:
-        with live.lock:
-            _record(live, manager, novel, frame, key)
-    except Exception as error:
-        live.complain("request", error)
-
-
-def _record(live: Live, manager: Any, novel: Novel, frame: FrameType, key: HotKey) -> None:
-    caller = frames.calling_frame(frame)
-    if caller is None:
-        return
-    site = site_of(live, caller)
-    for change in live.arenas.changes(manager):
-        _write_growth(live, manager, novel, site.id, change)
-    live.capture.requested(novel.slot, live.arenas.generation(novel.index or 0))
-    if len(live.hot) + live.other_ways >= live.settings.max_keys:
-        live.truncate("keys")
-        _record_beyond_cap(live, manager, novel, site, caller)
-        return
-    entry = Entry(1, site.id, novel.slot, novel.bytes)
-    mark = (*key, live.phases.current, live.capture.active)
-    written = live.ways.setdefault(mark, [])
-    known = [way for way in written if way.holds(frame)]
-    try:
-        if not known:
-            ask, way = describe(live, manager, novel, site, caller)
-            known = [_seen_from(frame, caller, way)]
-            written += known
-            live.write(ask)
-        entry.on_way = known[0].check()
-    finally:
-        live.codes[key[0]] = frame.f_code
+def answered(
+    live: Live, manager: Any, novel: Novel, frame: FrameType, key: HotKey | None
+) -> None:
+    """Record what is new about a request that vLLM answered."""
+    with live.lock:
+        caller = _caller(live, frame)
+        hot_code = frame.f_code
+        if key is None:
+            hot_code = caller.f_code
+            key = (id(caller.f_code), caller.f_lasti, novel.bytes, novel.index)
+            known_entry = live.hot.get(key)
+            if known_entry is not None:
+                known_entry.calls += 1
+                return
+        site = _site(live, caller)
+        guarded(live, "growth", _write_growths, live, manager, novel, site.id)
+        guarded(live, "capture", _note_capture, live, novel)
+        if len(live.hot) + live.other_ways >= live.settings.max_keys:
+            live.truncate("keys")
+            _record_beyond_cap(live, manager, novel, site, caller)
+            return
+        entry = Entry(1, site.id, novel.slot, novel.bytes)
+        mark = (*key, live.phases.current, live.capture.active)
+        written = live.ways.setdefault(mark, [])
+        known = next((way for way in written if way.holds(frame)), None)
+        if known is None:
+            known = _seen_from(frame, caller, describe(live, manager, novel, site, caller))
+            written.append(known)  # known once it is written, not before
+        entry.on_way = known.check()
+        live.codes[key[0]] = hot_code
         live.remember(key, entry)
+
+
+def _note_capture(live: Live, novel: Novel) -> None:
+    live.capture.requested(novel.slot, live.arenas.generation(novel.index or 0))
+
+
+def _caller(live: Live, frame: FrameType) -> FrameType:
+    """Who asked; the outermost frame where nobody outside vLLM's manager did."""
+    found: FrameType | None = guarded(live, "caller", frames.calling_frame, frame)
+    return found or guarded(live, "caller", frames.outermost, frame, default=frame)
+
+
+def _site(live: Live, caller: FrameType) -> Site:
+    """`site_of`, or where that fails a site of what the code object itself says."""
+    found: Site | None = guarded(live, "site", site_of, live, caller)
+    if found is not None:
+        return found
+    code = caller.f_code
+    return _new_site(live, os.path.basename(code.co_filename), caller, code.co_name)
 
 
 def _seen_from(frame: FrameType, caller: FrameType, way: Way) -> Way:
@@ -190,67 +212,105 @@ def _record_beyond_cap(
     tally.calls += 1
     if novel.bytes > tally.max_bytes:
         tally.max_bytes = novel.bytes
-        live.write(describe(live, manager, novel, site, caller)[0])
+        describe(live, manager, novel, site, caller)
 
 
 def site_of(live: Live, caller: FrameType) -> Site:
     """The site of a caller's frame; written when it is first seen in this process."""
-    code = caller.f_code
     file = frames.file_of(caller)
-    found = live.sites.get((file, code.co_qualname))
+    return _new_site(live, file, caller, frames.caller_text(caller))
+
+
+def _new_site(live: Live, file: str, caller: FrameType, text: str) -> Site:
+    function = caller.f_code.co_qualname
+    found = live.sites.get((file, function))
     if found is not None:
         return found
     site = Site(
         id=len(live.sites) + 1,
         file=file,
-        function=code.co_qualname,
+        function=function,
         line=caller.f_lineno,
-        caller=frames.caller_text(caller),
+        caller=text,
     )
-    live.sites[file, code.co_qualname] = site
+    live.sites[file, function] = site
     live.write(site)
     return site
 
 
-def describe(
-    live: Live, manager: Any, novel: Novel, site: Site, caller: FrameType
-) -> tuple[Request, Way]:
-    """The full record of a novel request: shapes, stack, layer, scheduler state, provenance;
-    and the way that its provenance belongs to."""
-    raw = _specs_above(caller)
-    provenance, way = _provenance(live, caller, raw)
-    arena = Arena() if novel.index is None else arena_of(tensor_at(manager, novel.index))
-    context = _forward_context()
+def describe(live: Live, manager: Any, novel: Novel, site: Site, caller: FrameType) -> Way:
+    """Write a novel request; returns the way that its formula belongs to.
+
+    What is known for certain first; each further piece is guarded.
+
+    The record is written whatever the pieces do, also where a signal handler raises in them.
+    """
     request = Request(
         site=site.id,
         slot=novel.slot,
         bytes=novel.bytes,
         arena=novel.arena.bytes,
         phase=live.phases.current,
-        step=live.steps.snapshot(),
-        generation=live.arenas.generation(novel.index or 0),
-        address=arena.address,
         locked=novel.locked,
         capturing=live.capture.active,
         graph=live.capture.graph if live.capture.active else None,
-        stream=_stream(),
-        cudagraph_mode=_graph_mode(context),
-        layer=frames.layer_of(caller),
-        specs=_spec_records(raw),
-        stack=frames.stack_of(caller),
-        provenance=provenance,
         thread=threading.get_ident(),
         manager=live.arenas.manager_id,
-        classes=_classes(caller),
     )
-    return request, way
-
-
-def _classes(caller: FrameType) -> dict[str, list[str]]:
+    way: Way | None = None
     try:
-        return identity.classes_of(caller)
-    except Exception:  # an object of a vLLM that is not known
-        return {}
+        for what, piece in _PIECES:
+            guarded(live, f"request: {what}", piece, live, manager, novel, request, caller)
+        way = guarded(live, "request: shapes", _shapes, live, request, caller)
+    finally:
+        live.write(request)
+    return way or _every_way()
+
+
+def _scheduler(live: Live, manager: Any, novel: Novel, request: Request, caller: Any) -> None:
+    request.step = live.steps.snapshot()
+
+
+def _where(live: Live, manager: Any, novel: Novel, request: Request, caller: Any) -> None:
+    request.generation = live.arenas.generation(novel.index or 0)
+    if novel.index is not None:
+        request.address = arena_of(tensor_at(manager, novel.index)).address
+
+
+def _device(live: Live, manager: Any, novel: Novel, request: Request, caller: Any) -> None:
+    request.stream = _stream()
+    request.cudagraph_mode = _graph_mode(_forward_context())
+
+
+def _asker(live: Live, manager: Any, novel: Novel, request: Request, caller: Any) -> None:
+    request.stack = frames.stack_of(caller)
+    request.layer = frames.layer_of(caller)
+
+
+def _kinds(live: Live, manager: Any, novel: Novel, request: Request, caller: Any) -> None:
+    request.classes = identity.classes_of(caller)
+
+
+def _shapes(live: Live, request: Request, caller: FrameType) -> Way:
+    raw = _specs_above(caller)
+    request.specs = _spec_records(raw)
+    request.provenance, way = _provenance(live, caller, raw)
+    return way
+
+
+def _every_way() -> Way:
+    from wstrace.slicer.live.way import EVERY_WAY
+
+    return EVERY_WAY
+
+
+_PIECES = (
+    ("scheduler", _scheduler),
+    ("arena", _where),
+    ("device", _device),
+    ("stack", _asker),
+    ("classes", _kinds),
+)
 
 
 def _specs_above(caller: FrameType) -> tuple[Any, ...]:
@@ -309,10 +369,8 @@ def _provenance(live: Live, caller: FrameType, raw: tuple[Any, ...]) -> tuple[Pr
     try:
         return provenance_of(caller, raw)
     except Exception as error:
-        from wstrace.slicer.live.way import EVERY_WAY
-
         live.complain("slicer", error)
-        return Provenance(stopped=f"the slicer failed: {type(error).__name__}"), EVERY_WAY
+        return Provenance(stopped=f"the slicer failed: {type(error).__name__}"), _every_way()
 
 
 def _forward_context() -> Any:
@@ -357,32 +415,45 @@ def _write_growth(
     )
 
 
+def _write_growths(live: Live, manager: Any, novel: Novel, site: int) -> None:
+    for change in live.arenas.changes(manager):
+        _write_growth(live, manager, novel, site, change)
+
+
 def refused(
     live: Live, manager: Any, novel: Novel, frame: FrameType, error: BaseException
 ) -> None:
-    """vLLM raised: write the request, then the failure, before the error goes on."""
-    try:
-        with live.lock:
-            caller = frames.calling_frame(frame)
-            if caller is None:
-                return
-            site = site_of(live, caller)
-            for change in live.arenas.changes(manager):
-                _write_growth(live, manager, novel, site.id, change)
-            live.write(describe(live, manager, novel, site, caller)[0])
-            live.write(
-                Failure(
-                    kind="arena" if isinstance(error, AssertionError) else "memory",
-                    site=site.id,
-                    slot=novel.slot,
-                    required=novel.bytes,
-                    arena=novel.arena.bytes,
-                    phase=live.phases.current,
-                    step=live.steps.snapshot(),
-                    text=str(error)[:400],
-                    manager=live.arenas.manager_id,
-                )
-            )
-            live.flush_counts()
-    except Exception as own:
-        live.complain("failure", own)
+    """vLLM raised: write the request, then the failure, before the error goes on.
+
+    The failure is written whatever the rest does, without its site where none can be made.
+    """
+    with live.lock:
+        failure = Failure(
+            kind="arena" if isinstance(error, AssertionError) else "memory",
+            slot=novel.slot,
+            required=novel.bytes,
+            arena=novel.arena.bytes,
+            phase=live.phases.current,
+            text=guarded(live, "error text", _text, error, default=""),
+            manager=live.arenas.manager_id,
+        )
+        try:
+            guarded(live, "failure", _refused_by, live, manager, novel, frame, failure)
+            failure.step = guarded(live, "scheduler", live.steps.snapshot)
+        finally:
+            live.write(failure)
+        guarded(live, "counts", live.flush_counts)
+
+
+def _refused_by(
+    live: Live, manager: Any, novel: Novel, frame: FrameType, failure: Failure
+) -> None:
+    caller = _caller(live, frame)
+    site = _site(live, caller)
+    failure.site = site.id
+    guarded(live, "growth", _write_growths, live, manager, novel, site.id)
+    guarded(live, "request", describe, live, manager, novel, site, caller)
+
+
+def _text(error: BaseException) -> str:
+    return str(error)[:400]

@@ -118,7 +118,7 @@ def wrap_views(live: Live) -> Callable[..., Any]:
                 return original(self, *shapes_and_dtypes)
             guarded(live, "views", views.settle)
             result = original(self, *shapes_and_dtypes)
-            guarded(live, "views", _add, views, self, result, getframe(1))
+            guarded(live, "views", _add, views, self, result, getframe())
             return result
 
         pose_as(get_simultaneous, CODE_NAME)

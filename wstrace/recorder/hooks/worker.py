@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from wstrace.errors import WstraceError
@@ -19,17 +18,31 @@ from wstrace.vllm.methods import PHASES, RESERVE_AT, RUNNER, WORKER, Known
 
 Method = Callable[..., Any]
 Maker = Callable[[Method], Method]
-Around = Callable[[Live, Any, dict[str, Any]], AbstractContextManager[None]]
+Begin = Callable[[Live, tuple[Any, ...], dict[str, Any]], Any]
+End = Callable[[Live, Any, bool], None]
 
 
-def around(live: Live, context: Around) -> Maker:
-    """A wrapper that passes everything through, with `context(live, args, kwargs)` around."""
+def around(live: Live, what: str, begin: Begin, end: End, reserve: str = "") -> Maker:
+    """A wrapper that passes everything through, between `begin` and `end`.
+
+    `begin(live, args, kwargs)` gives a token, and `end(live, token, raised)` gets it back;
+    both are guarded. `reserve`: how a reserve may be applied
+    (RESERVE_AT, or "unlocked": only then), the one thing here that may raise into vLLM.
+    """
 
     def make(original: Method) -> Method:
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with context(live, args, kwargs):
-                return original(self, *args, **kwargs)
+            token = guarded(live, what, begin, live, args, kwargs)
+            try:
+                if reserve and live.settings.reserve is not None:
+                    _reserve_at(live, reserve)
+                result = original(self, *args, **kwargs)
+            except BaseException:
+                guarded(live, what, end, live, token, True)
+                raise
+            guarded(live, what, end, live, token, False)
+            return result
 
         return method
 
@@ -59,22 +72,28 @@ def _argument(name: str, args: Any, kwargs: dict[str, Any], default: Any = None)
 # -- phases ----------------------------------------------------------------------------------
 
 
-def _phase(name: str) -> Around:
+def _phase(live: Live, name: str) -> Maker:
     """The method is a phase; a reserve is applied at its start where it is one that may."""
     profiling = PHASES[name] == "profile"
 
-    @contextmanager
-    def context(live: Live, args: Any, kwargs: Any) -> Iterator[None]:
-        with live.phases.inside(name):
-            if profiling:
-                guarded(live, "KV sizing", _refix, live)
-            if name in RESERVE_AT:
-                apply_reserve(live, again=RESERVE_AT[name] == "again")
-            yield
+    def begin(live: Live, args: Any, kwargs: Any) -> None:
+        live.phases.enter(name)
         if profiling:
-            profiled(live)
+            guarded(live, "KV sizing", _refix, live)
 
-    return context
+    def end(live: Live, token: Any, raised: bool) -> None:
+        live.phases.leave(name, raised)
+        if profiling and not raised:
+            profiled(live)
+        if name == "shutdown":
+            live.flush_counts()
+
+    return around(live, f"phase {name}", begin, end, RESERVE_AT.get(name, ""))
+
+
+def _reserve_at(live: Live, place: str) -> None:
+    if place != "unlocked" or live.phases.current == "unlocked":
+        apply_reserve(live, again=place in ("again", "unlocked"))
 
 
 def apply_reserve(live: Live, again: bool) -> None:
@@ -83,8 +102,6 @@ def apply_reserve(live: Live, again: bool) -> None:
     Raises WstraceError under policy `fail`, as `wstrace.recorder.apply_reserve` says. That
     module is imported here: most runs have no reserve, and start-up should not pay for one.
     """
-    if live.settings.reserve is None:
-        return
     guarded(live, "limits", refresh_limits, live)
     if again and live.reserve_mark is not None:
         return
@@ -110,13 +127,6 @@ def refresh_limits(live: Live) -> None:
         live.write(Limits(limits=changed))
 
 
-@contextmanager
-def _shutdown(live: Live, args: Any, kwargs: Any) -> Iterator[None]:
-    with live.phases.inside("shutdown"):
-        yield
-    guarded(live, "shutdown", live.flush_counts)
-
-
 def _asleep(live: Live, *call: Any) -> None:
     live.phases.asleep(True)
 
@@ -139,8 +149,8 @@ def _execute_model(live: Live) -> Maker:
             try:
                 output = args[0] if args else kwargs.get("scheduler_output")
                 steps.begin(output, in_warmup())
-            except Exception as error:
-                live.complain("step", error)
+            except Exception as error:  # guarded, without its call
+                guarded(live, "step", _reraise, error)
             try:
                 return original(self, *args, **kwargs)
             finally:
@@ -151,6 +161,10 @@ def _execute_model(live: Live) -> Maker:
         return execute_model
 
     return make
+
+
+def _reraise(error: Exception) -> None:
+    raise error
 
 
 def _sample_tokens(live: Live) -> Maker:
@@ -173,25 +187,21 @@ def _sample_tokens(live: Live) -> Maker:
     return make
 
 
-def _dummy(kind: StepKind) -> Around:
+def _dummy(live: Live, kind: StepKind) -> Maker:
     """A step without a scheduler; one that another step makes belongs to that step."""
 
-    @contextmanager
-    def context(live: Live, args: Any, kwargs: Any) -> Iterator[None]:
-        steps = live.steps
-        if live.phases.current == "unlocked":
-            apply_reserve(live, again=True)
-        if steps.running:
-            yield
-            return
+    def begin(live: Live, args: Any, kwargs: Any) -> bool:
+        if live.steps.running:
+            return False
         tokens = _argument("num_tokens", args, kwargs, 0)
-        steps.begin_dummy(tokens if isinstance(tokens, int) else 0, kind)
-        try:
-            yield
-        finally:
-            steps.end()
+        live.steps.begin_dummy(tokens if isinstance(tokens, int) else 0, kind)
+        return True
 
-    return context
+    def end(live: Live, began: Any, raised: bool) -> None:
+        if began:
+            live.steps.end()
+
+    return around(live, f"{kind} step", begin, end, "unlocked")
 
 
 # -- KV sizing -------------------------------------------------------------------------------
@@ -221,18 +231,18 @@ def worker_makers(live: Live) -> dict[str, Maker]:
         "initialize_from_config": after(live, "KV blocks", _blocks),
         "execute_model": _execute_model(live),
         "sample_tokens": _sample_tokens(live),
-        "execute_dummy_batch": around(live, _dummy("idle")),
+        "execute_dummy_batch": _dummy(live, "idle"),
         "sleep": after(live, "sleep", _asleep),
         "wake_up": after(live, "wake_up", _awake),
-        "shutdown": around(live, _shutdown),
+        "shutdown": _phase(live, "shutdown"),
     }
 
 
 def _phases(live: Live, hooks: Iterable[Known]) -> dict[str, Maker]:
     """The wrappers of the methods that are a phase and nothing else."""
-    return {k.name: around(live, _phase(k.name)) for k in hooks if k.phase is not None}
+    return {k.name: _phase(live, k.name) for k in hooks if k.phase is not None}
 
 
 def runner_makers(live: Live) -> dict[str, Maker]:
     """The wrappers of the model runner's methods, by name."""
-    return _phases(live, RUNNER) | {"_dummy_run": around(live, _dummy("dummy"))}
+    return _phases(live, RUNNER) | {"_dummy_run": _dummy(live, "dummy")}

@@ -7,8 +7,7 @@ and throwaway graphs), initialize_kv_cache, compile_or_warm_up_model { capture_m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from wstrace.trace.records import Phase
@@ -52,22 +51,20 @@ class PhaseTracker:
     active: list[Phase] = field(default_factory=list)
     current: Phase = "init"
 
-    @contextmanager
-    def inside(self, method: str) -> Iterator[None]:
-        """The vLLM method `method` is running."""
-        phase: Phase = PHASES[method]
-        self.active.append(phase)
+    def enter(self, method: str) -> None:
+        """The vLLM method `method` starts."""
+        self.active.append(PHASES[method])
         self._settle(method)
-        try:
-            yield
-        except BaseException:
-            self._leave(phase, f"{method} raised")
-            raise
-        if phase == "warmup":
-            self.flags.ready = True
-        if phase == "shutdown":
-            self.flags.shut = True
-        self._leave(phase, f"{method} returned")
+
+    def leave(self, method: str, raised: bool) -> None:
+        """The vLLM method `method` returned, or raised."""
+        phase = PHASES[method]
+        if not raised:
+            self.flags.ready = self.flags.ready or phase == "warmup"
+            self.flags.shut = self.flags.shut or phase == "shutdown"
+        if phase in self.active:
+            del self.active[len(self.active) - 1 - self.active[::-1].index(phase)]
+        self._settle(f"{method} {'raised' if raised else 'returned'}")
 
     def restarted(self) -> None:
         """Another worker starts in this process: nothing of the last one is left."""
@@ -99,11 +96,6 @@ class PhaseTracker:
     def in_warmup(self) -> bool:
         """True inside the warm-up, where V2 runs made-up requests."""
         return "warmup" in self.active
-
-    def _leave(self, phase: Phase, why: str) -> None:
-        if phase in self.active:
-            del self.active[len(self.active) - 1 - self.active[::-1].index(phase)]
-        self._settle(why)
 
     def _settle(self, why: str) -> None:
         phase = derive(self.active, self.flags)

@@ -16,6 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 import wstrace
 from wstrace.recorder.hooks.capture import CaptureState
 from wstrace.recorder.hooks.wrapping import Hooks
@@ -31,6 +33,8 @@ from wstrace.trace.records import (
     Counts,
     Header,
     Limit,
+    Lock,
+    Manager,
     Note,
     Phase,
     PhaseChange,
@@ -38,6 +42,7 @@ from wstrace.trace.records import (
     Site,
     Slot,
     Truncated,
+    WorkerInit,
 )
 from wstrace.trace.redact import redact_argv
 from wstrace.versions import release_of
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
     from wstrace.slicer.live.way import Check, Way
 
 COUNTS_EVERY_NS = 1_000_000_000
+STANDING = (WorkerInit, Manager, Lock, PhaseChange)  # what holds until the next of its kind
 HotKey = tuple[Any, ...]
 
 
@@ -125,6 +131,7 @@ class Live:
         self._tally_phase: Phase = "init"
         self._steps_written = 0
         self.has_worker_record = False
+        self._standing: dict[type[Record], Record] = {}
         self._waiting: list[Record] = []
         self._complaints: set[str] = set()
         self.on_phase: list[Callable[[Phase], None]] = []
@@ -153,6 +160,8 @@ class Live:
     def write(self, record: Record) -> None:
         """Append a record to this process's file."""
         self.writer.write(record)
+        if isinstance(record, STANDING):
+            self._standing[type(record)] = record
 
     def write_for_worker(self, record: Record) -> None:
         """Append a record, after the worker's own; API servers leave no file."""
@@ -174,9 +183,18 @@ class Live:
         self._waiting.clear()
 
     def _after_open(self) -> None:
-        """A new file (first one, or after a fork) repeats what a reader needs."""
+        """A new file (after a fork, or where the first is gone) repeats what a reader needs."""
+        for record in (self._standing[k] for k in STANDING if k in self._standing):
+            self.writer.write(msgspec.structs.replace(record))
         for site in self.sites.values():
             self.write(site)
+
+    def forked(self) -> None:
+        """This process is a forked child: it counts for itself, and no other thread lives."""
+        self.lock = threading.RLock()
+        self.hot.clear()
+        self.tallies.clear()
+        self.ways.clear()
 
     def truncate(self, what: str) -> None:
         """Say once that a cap was reached."""

@@ -1,7 +1,9 @@
 """The writer of one process's trace file: append-only, one `os.write` a record.
 
 SIGKILL at any moment loses no record that was written. Where the file cannot be made or a
-write fails (read-only folder, disk full), the writer says so once and stands down.
+write fails (read-only folder, disk full), the writer stands down and says so once on stderr,
+and in the file: the header's `lost` is blank and as wide as LAST_WORD from the start, so that
+the reason can be put there when no byte can be appended any more.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from wstrace.trace.records import Header, Record
+from wstrace.trace.records import Failure, Header, Record
 
 SUFFIX = ".wst.jsonl"
+LAST_WORD = 240  # bytes of the header's `lost`
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -42,24 +46,36 @@ class TraceWriter:
         self._fd: int | None = None
         self._pid = 0
         self._dead = directory is None
+        self._file: tuple[int, int] = (0, 0)  # device and inode of the open file
+        self._room_at = 0
+        self._lost = ""
         self.path: Path | None = None
         self.on_open: list[Callable[[], None]] = []
 
     def write(self, record: Record) -> None:
         """Append one record; `record.ns` is set here."""
         if self._dead:
+            if self._lost and isinstance(record, Failure):
+                self._leave_word(f"{self._lost}; vLLM refused a request after that")
             return
         try:
             if self._pid != os.getpid():
                 self._open()
+            elif not self._is_ours():
+                self._reopen()
             self._append(record)
         except Exception as error:
             self._stand_down(error)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has a file of its own (a forked child first writes one)."""
+        return self._fd is not None and self._pid == os.getpid()
+
     def close(self) -> None:
         """Close the file; later writes are dropped."""
         self._dead = True
-        if self._fd is not None and self._pid == os.getpid():
+        if self._fd is not None and self.is_open and self._is_ours():
             os.close(self._fd)
         self._fd = None
 
@@ -71,16 +87,75 @@ class TraceWriter:
         if written != len(line):
             raise OSError(28, "short write, disk full?")
 
-    def _open(self) -> None:
+    def _open(self, earlier: str = "") -> None:
+        """Start a file; `earlier`: what was lost before it."""
         assert self._directory is not None
         self._pid = os.getpid()
-        self.path = Path(self._directory) / new_file_name(self._run)
+        before, self.path = self.path, Path(self._directory) / new_file_name(self._run)
         self._fd = os.open(self.path, _FLAGS, 0o600)
-        self._append(self._header())
+        self._file = _identity(self._fd)
+        header = self._header()
+        header.parent = before.name if before is not None else None
+        header.lost = earlier.ljust(LAST_WORD)[:LAST_WORD]
+        self._append(header)
+        self._room_at = self._encode(header).index(b'"lost":"') + len('"lost":"')
         for callback in self.on_open:
             callback()
 
+    def _is_ours(self) -> bool:
+        """Whether the descriptor is still our file, and the file still has a name.
+
+        The application may close descriptors it did not open; the number is then free for
+        another file, which must get none of our bytes.
+        """
+        assert self._fd is not None
+        try:
+            found = os.fstat(self._fd)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._file and found.st_nlink > 0
+
+    def _reopen(self) -> None:
+        """Go on in the same file by its name; in a new one where that is gone."""
+        assert self.path is not None
+        try:
+            handle = os.open(
+                self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+            )
+        except FileNotFoundError:
+            self._open("an earlier trace file of this process was deleted")
+            return
+        if _identity(handle) != self._file:
+            os.close(handle)
+            self._open("an earlier trace file of this process was replaced")
+            return
+        self._fd = handle
+
+    def _leave_word(self, text: str) -> None:
+        """Put `text` into the header's room, in place: this works on a full disk."""
+        if self.path is None or not self._room_at:
+            return
+        # In the room no byte may need more than itself: no quote, backslash or other script.
+        plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
+        plain = plain.replace('"', "'").replace("\\", "/")[:LAST_WORD]
+        with suppress(OSError):
+            handle = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if _identity(handle) == self._file:
+                    os.pwrite(handle, plain.ljust(LAST_WORD).encode(), self._room_at)
+            finally:
+                os.close(handle)
+
     def _stand_down(self, error: Exception) -> None:
         self._dead = True
+        self._lost = f"{error} ({time.monotonic_ns()} ns)"
         text = f"wstrace: cannot write the trace ({error}); recording stops, serving goes on\n"
-        os.write(2, text.encode())
+        with suppress(OSError):
+            os.write(2, text.encode())
+        with suppress(Exception):
+            self._leave_word(self._lost)
+
+
+def _identity(handle: int) -> tuple[int, int]:
+    found = os.fstat(handle)
+    return found.st_dev, found.st_ino

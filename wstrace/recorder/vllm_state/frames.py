@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from math import prod
-from types import CodeType, FrameType
+from types import CodeType, FrameType, GetSetDescriptorType
 from typing import Any
 
 from wstrace.trace.records import Spec
@@ -61,6 +61,13 @@ def calling_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+def outermost(frame: FrameType) -> FrameType:
+    """The first function of this thread."""
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
 def outward(frame: FrameType | None, limit: int) -> Iterator[FrameType]:
     """At most `limit` frames from `frame` to its callers, without the recorder's own."""
     while frame is not None and limit > 0:
@@ -88,8 +95,9 @@ def layer_of(frame: FrameType) -> str:
     for outer in outward(frame, LAYER_DEPTH):
         local = outer.f_locals
         for name in _LAYER_LOCALS:
-            if isinstance(local.get(name), str) and local[name]:
-                return str(local[name])[:MAX_NAME]
+            text = _plain_text(local.get(name))
+            if text:
+                return text[:MAX_NAME]
         for holder in ("layer", "self"):
             text = _attribute(local.get(holder), ("layer_name", "prefix"))
             if text:
@@ -98,13 +106,27 @@ def layer_of(frame: FrameType) -> str:
 
 
 def _attribute(holder: Any, names: Sequence[str]) -> str:
-    values = getattr(holder, "__dict__", None)
-    if not isinstance(values, dict):
-        return ""
-    for name in names:
-        if isinstance(values.get(name), str) and values[name]:
-            return str(values[name])
-    return ""
+    values = own_attributes(holder)
+    return next(filter(None, (_plain_text(values.get(name)) for name in names)), "")
+
+
+def _plain_text(value: Any) -> str:
+    """A text as it is; "" for all else. `isinstance` would ask the object for its class."""
+    return str.__str__(value) if issubclass(type(value), str) else ""
+
+
+def own_attributes(holder: Any) -> dict[str, Any]:
+    """The instance's attributes, without running any code of its class.
+
+    Empty for slots, and where the class has made `__dict__` something of its own.
+    """
+    for kind in type(holder).__mro__:
+        if "__dict__" in vars(kind):
+            if type(vars(kind)["__dict__"]) is not GetSetDescriptorType:
+                return {}
+            found = object.__getattribute__(holder, "__dict__")
+            return found if type(found) is dict else {}
+    return {}
 
 
 def raw_specs(frame: FrameType) -> tuple[Any, ...]:

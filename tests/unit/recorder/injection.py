@@ -1,0 +1,218 @@
+"""Every function of the recorder is made to raise in turn, under a real WorkspaceManager.
+
+python -m tests.unit.recorder.injection FOLDER
+
+Prints JSON: the functions tried, those with which vLLM answered otherwise than alone (`wrong`),
+and those, broken after attaching, with which the trace lacks the refused request (`lost`). The
+functions are found by inspection, so that a new one is tried without being named here.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from tests.matrix.harness import Engine, ask, other_ask, workspace
+from wstrace import recorder
+from wstrace.recorder import install, plugin
+
+# The guard, and the note that it writes: what catches must not be what raises. `install` and
+# `register` are what attaches; `uninstall` is asked for by `wstrace.record`, outside vLLM.
+GUARD = {
+    "wstrace.recorder.guard.guarded",
+    "wstrace.recorder.state.process.Live.complain",
+    "wstrace.recorder.plugin.register",
+    "wstrace.recorder.install.uninstall",
+}
+
+
+class InjectedError(Exception):
+    """Raised inside the recorder; vLLM must never see it."""
+
+
+def modules() -> list[ModuleType]:
+    """All modules of wstrace.recorder."""
+    found = pkgutil.walk_packages(recorder.__path__, "wstrace.recorder.")
+    return [importlib.import_module(info.name) for info in found]
+
+
+def functions() -> dict[str, tuple[Any, str]]:
+    """Full name to (owner, attribute) of each function that is written in the recorder."""
+    found: dict[str, tuple[Any, str]] = {}
+    for module in modules():
+        for name, member in vars(module).items():
+            if getattr(member, "__module__", None) != module.__name__:
+                continue
+            if isinstance(member, FunctionType):
+                found[f"{module.__name__}.{name}"] = (module, name)
+            elif inspect.isclass(member):
+                found |= _methods(module.__name__, member)
+    return {name: where for name, where in found.items() if name not in GUARD}
+
+
+def _methods(module: str, owner: type) -> dict[str, tuple[Any, str]]:
+    return {
+        f"{module}.{owner.__name__}.{name}": (owner, name)
+        for name, member in vars(owner).items()
+        if isinstance(member, FunctionType) and member.__code__.co_filename.endswith(".py")
+    }
+
+
+@contextmanager
+def broken(owner: Any, name: str) -> Iterator[None]:
+    """Inside the block the function raises, under each name that some module gave it."""
+    original = vars(owner)[name]
+
+    def injected(*args: Any, **kwargs: Any) -> Any:
+        raise InjectedError(name)
+
+    places = [(owner, name)]
+    if isinstance(owner, ModuleType):
+        places += [
+            (module, alias)
+            for module in modules()
+            for alias, member in vars(module).items()
+            if member is original and module is not owner
+        ]
+    for where, alias in places:
+        setattr(where, alias, injected)
+    try:
+        yield
+    finally:
+        for where, alias in places:
+            setattr(where, alias, original)
+
+
+def start() -> Engine:
+    """An engine whose warm-up asks, grows and locks."""
+
+    def capture() -> None:
+        ask(1024)
+        workspace().lock_workspace()
+
+    return Engine({"profile_run": lambda: ask(512), "capture_model": capture}).start()
+
+
+def answer(function: Callable[[], Any]) -> str:
+    """What vLLM's caller sees of one call: bytes of the view, or the error and its text."""
+    try:
+        found = function()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return str(found.numel()) if isinstance(found, torch.Tensor) else type(found).__name__
+
+
+def resource() -> Any:
+    manager = workspace().current_workspace_manager()
+    return manager.get_persistent_resource(("made late", 1), lambda: torch.zeros(4))
+
+
+def from_a_thread() -> str:
+    """The manager's own method as the first function of a thread."""
+    seen: list[str] = []
+    ask_it = workspace().current_workspace_manager().get_simultaneous
+    thread = threading.Thread(target=lambda: None)
+    thread.run = lambda: seen.append(answer(lambda: ask_it(((256,), torch.uint8))))  # type: ignore[method-assign]
+    thread.start()
+    thread.join()
+    return seen[0]
+
+
+def _note(seen: list[str], script: Callable[[], Any]) -> None:
+    seen.append(answer(script))
+
+
+def serve(engine: Engine) -> list[str]:
+    """Steps that fit, that are refused, and that come after: every hook is passed."""
+    seen: list[str] = []
+    scripts: tuple[Callable[[], Any], ...] = (
+        lambda: ask(768),
+        lambda: ask(1 << 16),
+        resource,
+        lambda: other_ask(256),
+    )
+    for script in scripts:
+        engine.script["execute_model"] = functools.partial(_note, seen, script)
+        engine.step(a=4)
+        engine.wrapper.worker.sample_tokens(None)
+    engine.wrapper.worker.execute_dummy_batch()
+    seen.append(from_a_thread())
+    engine.wrapper.worker.sleep()
+    engine.wrapper.worker.wake_up()
+    workspace().unlock_workspace()
+    seen.append(answer(lambda: ask(1 << 17)))
+    engine.wrapper.worker.shutdown()
+    return seen
+
+
+def alone() -> list[str]:
+    """The answers of vLLM without the recorder."""
+    try:
+        return serve(start())
+    finally:
+        workspace().reset_workspace_manager()
+
+
+def has_the_refusal(folder: Path) -> bool:
+    """Whether a failure of the arena with its 65,536 bytes stands in the trace."""
+    lines = b"".join(file.read_bytes() for file in folder.glob("*.jsonl")).splitlines()
+    told = [line for line in lines if line.startswith(b'{"t":"failure"')]
+    return any(b'"required":65536' in line for line in told)
+
+
+def recorded(owner: Any, name: str, folder: Path, when: str) -> list[str]:
+    """The answers with the recorder, one of its functions broken before or after attaching."""
+    os.environ["WSTRACE_DIR"] = str(folder)
+    try:
+        if when == "before":
+            with broken(owner, name):
+                plugin.register()
+                return serve(start())
+        plugin.register()
+        engine = start()
+        with broken(owner, name):
+            seen = serve(engine)
+        return seen if has_the_refusal(folder) else [*seen, "lost"]
+    except Exception as error:
+        return [f"the engine died: {type(error).__name__}: {error}"]
+    finally:
+        install.uninstall()
+        workspace().reset_workspace_manager()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(folder: Path) -> None:
+    """Try all; see the module docstring."""
+    torch.accelerator.empty_cache = lambda: None  # there is no accelerator here
+    plain = alone()
+    found = functions()
+    wrong, lost = {}, []
+    for label, (owner, name) in found.items():
+        for when in ("before", "after"):
+            folder.mkdir()
+            seen = recorded(owner, name, folder, when)
+            if seen[-1] == "lost":
+                lost.append(label)
+            if seen[: len(plain)] != plain:
+                wrong[f"{label} ({when})"] = seen
+    json.dump(
+        {"plain": plain, "tried": sorted(found), "wrong": wrong, "lost": lost}, sys.stdout
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

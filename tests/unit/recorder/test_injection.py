@@ -1,0 +1,44 @@
+"""No error of the recorder's own reaches vLLM: each of its functions is made to raise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.test_run import ENV
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM's own manager")
+# Without these no failure can be written; each of them says on stderr or in a note that it was
+# broken. All others only enrich it.
+WRITES_THE_FAILURE = {
+    "wstrace.recorder.hooks.requests.refused",
+    "wstrace.recorder.state.process.Live.write",
+    "wstrace.recorder.state.writer.TraceWriter.write",
+    "wstrace.recorder.state.writer.TraceWriter._append",
+    "wstrace.recorder.state.writer.TraceWriter._is_ours",
+}
+REPOSITORY = Path(__file__).parents[3]
+
+
+def test_whatever_fails_in_the_recorder_vllm_answers_as_without_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.unit.recorder.injection", str(tmp_path / "trace")],
+        cwd=REPOSITORY,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["plain"][:2] != told["plain"][1:3]
+    assert "Workspace is locked" in told["plain"][1]
+    assert len(told["tried"]) > 150
+    assert told["wrong"] == {}
+    assert set(told["lost"]) == WRITES_THE_FAILURE

@@ -1,0 +1,45 @@
+"""A refused request is a finding wherever it was made from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.test_run import ENV
+from wstrace.runs.run import load_run
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM's own manager")
+
+# Who never asked before the lock is WS101: nobody else is a thread's first function. What a
+# forked child's parent asked before the lock is not in the child's file.
+EXPECTED = {
+    "refused": {"WS102"},
+    "in_a_fork": {"WS101", "WS102"},
+    "in_a_fork_under_a_held_lock": {"WS101", "WS102"},
+    "as_a_threads_first_function": {"WS101"},
+    "in_a_signal_handler": {"WS102"},
+    "in_a_layer_with_its_own_getattribute": {"WS102"},
+}
+
+
+def test_the_refusal_is_found_and_no_code_of_a_layer_is_run(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.unit.recorder.odd_callers", str(tmp_path)],
+        cwd=Path(__file__).parents[3],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "[]\n"  # nothing was asked of the layer
+    for place, codes in EXPECTED.items():
+        run = load_run(tmp_path / place)
+        assert run.verdict() == "findings", place
+        (escape,) = run.escapes
+        assert escape.code in codes, place
