@@ -47,6 +47,8 @@ def test_a_caller_is_set_apart_whatever_the_sentence_goes_on_with() -> None:
     view = verdict_view(load_run(SAMPLES / "h100-vllm-0.26.0-turboquant-prefix"))
     assert view.caller == "turboquant_attn.py:792:_continuation_prefill"
     assert view.sentence.startswith("4 captured graphs hold")
+    page = render([load_run(SAMPLES / "h100-vllm-0.26.0-turboquant-prefix")])
+    assert view.sentence in page  # no place to break inside 2.05 MiB
 
 
 def test_two_runs_begin_with_the_news_and_the_worst_finding() -> None:
