@@ -1,4 +1,4 @@
-"""`wstrace.load`: a recorded run for notebooks and programs."""
+"""`wstrace.load`: a recorded run, or a log, for notebooks and programs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from wstrace.errors import WstraceError
 from wstrace.runs.run import Run, Verdict, analyse, load_run, refuse_no_trace
+from wstrace.runs.worker import SiteKey
+from wstrace.triage.log_run import LogRun, is_log, log_run
 from wstrace.units import plural
 
 if TYPE_CHECKING:
@@ -22,10 +24,14 @@ if TYPE_CHECKING:
 
 
 def load(path: str | PathLike[str], *, run: str | None = None) -> Trace:
-    """The trace folder or file at `path`, analysed; `run` picks one of several runs.
+    """The trace folder or file at `path`, analysed; or a log, read as `wstrace triage` does.
+
+    `run` picks one of several runs in a folder.
 
     Raises WstraceError where nothing can be read there.
     """
+    if is_log(Path(path)):
+        return Trace(log_run(Path(path)))
     found = load_run(Path(path), run)
     refuse_no_trace(found.trace)
     return Trace(found)
@@ -34,6 +40,7 @@ def load(path: str | PathLike[str], *, run: str | None = None) -> Trace:
 class Trace:
     """A recorded run as tables, bounds, a reserve and figures. Sizes are bytes.
 
+    A log has findings, their bounds and a reserve; its other tables have no row.
     Made by `wstrace.load`. The tables are new DataFrames at each call, with the columns,
     dtypes and units of docs/python-api.md also where they have no row.
     """
@@ -43,8 +50,9 @@ class Trace:
 
     def __repr__(self) -> str:
         run = self._run
+        found = plural(len(run.findings), "finding")
         ranks, sites = plural(len(run.workers), "rank"), plural(len(run.sites), "site")
-        return f"<wstrace.Trace {run.trace.path}: {self.verdict}, {ranks}, {sites}>"
+        return f"<wstrace.Trace {run.trace.path}: {self.verdict}, {ranks}, {sites}, {found}>"
 
     @property
     def run(self) -> str:
@@ -91,14 +99,21 @@ class Trace:
         `site` is `file:function`, the end of it, or `file:line:function` as vLLM's error has
         it. Over the slots, the largest. Raises WstraceError where no or several sites match.
         """
-        found = {str(s.key): s.bound for s in self._run.sites if s.key.is_called(site)}
+        known = self._bounds()
+        found = {key: bound for key, bound in known.items() if key.is_called(site)}
         if len(found) == 1:
             return next(iter(found.values()))
-        seen = sorted(found or {str(s.key) for s in self._run.sites})
+        seen = sorted(map(str, found or known))
         raise WstraceError(
             f"{'Several sites are' if found else 'No site is'} called {site!r}.",
             f"The trace has: {', '.join(seen) or 'none'}.",
         )
+
+    def _bounds(self) -> dict[SiteKey, Bound]:
+        """By site: those that were measured, else those that a log's findings name."""
+        of_log = {SiteKey(f.file, f.function): f.bound for f in self._run.findings if f.file}
+        named = {key: bound for key, bound in of_log.items() if bound is not None}
+        return named | {site.key: site.bound for site in self._run.sites}
 
     def reserve(
         self,
@@ -111,13 +126,18 @@ class Trace:
 
         `cover` has a choice for a site (`bound`, `observed`, `p99` or a size), `budget` is the
         most bytes for all slots of a rank, `limits` are what-ifs and numbers that the trace
-        lacks, as `--set` takes them. Raises WstraceError where there is nothing to reserve.
+        lacks, as `--set` takes them. A log takes `limits` only. Raises WstraceError where there
+        is nothing to reserve.
         """
         from wstrace.planning.from_run import plan_run
-        from wstrace.planning.plan import Wishes
+        from wstrace.planning.plan import Wishes, refuse_empty
 
+        if isinstance(self._run, LogRun):
+            return _plan_log(self._run, cover, budget, limits)
         fresh = analyse(self._run.trace)  # a plan completes the workers' limits
-        return plan_run(fresh, Wishes(cover=cover, budget=budget, limits=limits))
+        made = plan_run(fresh, Wishes(cover=cover, budget=budget, limits=limits))
+        refuse_empty(made)
+        return made
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -129,7 +149,8 @@ class Trace:
         from wstrace.report.html.charts import charts, drawn
         from wstrace.report.html.planned import planned
 
-        fresh = analyse(self._run.trace)
+        of_log = isinstance(self._run, LogRun)
+        fresh = self._run if of_log else analyse(self._run.trace)
         return drawn(charts(self._run, planned(fresh)[0]))
 
     def figure(self, name: str, *, theme: Literal["light", "dark"] = "light") -> go.Figure:
@@ -146,3 +167,21 @@ class Trace:
                 f"This run has: {', '.join(self.figures) or 'none'}.",
             )
         return resolved(spec, theme)
+
+
+def _plan_log(
+    run: LogRun,
+    cover: Mapping[str, str] | None,
+    budget: int | None,
+    limits: Mapping[str, int] | None,
+) -> ReservePlan:
+    """The reserve that a log calls for, read again with the numbers that it lacks."""
+    from wstrace.triage.diagnose.numbers import Given, refuse_unknown
+    from wstrace.triage.reserve_plan import plan_report
+
+    if cover or budget is not None:
+        raise WstraceError(
+            "A log says too little for cover= and budget=.", "Record a trace: wstrace run."
+        )
+    refuse_unknown(limits or {})
+    return plan_report(log_run(run.trace.path, Given(dict(limits or {}))).report)

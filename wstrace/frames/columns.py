@@ -138,7 +138,7 @@ STEPS: Final[tuple[Column, ...]] = (
 )
 
 FINDINGS: Final[tuple[Column, ...]] = (
-    Column("run", "category", "run id; unknown for a log"),
+    Column("run", "category", "run id; of a log, its name"),
     Column("code", "category", "code, with its page in docs/findings"),
     Column("severity", "category", "how bad, in its order", categories=SEVERITIES),
     Column("title", "category", "the code in a few words"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,7 @@ def test_the_public_names_are_few_and_all_there() -> None:
 def test_load_gives_the_run_and_its_verdict(trace: Trace) -> None:
     assert isinstance(trace, wstrace.Trace)
     assert (trace.verdict, trace.inconclusive) == ("findings", [])
-    assert "findings, 1 rank, 2 sites" in repr(trace)
+    assert re.search(r": findings, 1 rank, 2 sites, \d+ findings>$", repr(trace))
 
 
 @pytest.mark.parametrize("path", ["nowhere", "."])
@@ -112,6 +113,43 @@ def test_an_unknown_figure_is_an_error_that_names_the_known(trace: Trace) -> Non
     with pytest.raises(wstrace.WstraceError, match="No figure is called 'pie'") as told:
         trace.figure("pie")
     assert "timeline-0, sites" in told.value.hint
+
+
+@pytest.fixture(scope="module")
+def log() -> Trace:
+    """vLLM's message as a log has it: 9.94 MB wanted, 2.05 MB there."""
+    return wstrace.load(CRASH.parent / "pasted.log")
+
+
+def test_a_log_has_findings_and_empty_tables_of_what_was_measured(log: Trace) -> None:
+    assert log.verdict == "findings"
+    (finding,) = log.findings().to_dict("records")
+    assert finding["function"] == "_continuation_prefill"
+    assert finding["serving_bytes"] == round(9.94 * 2**20)
+    assert finding["arena_bytes"] == round(2.05 * 2**20)
+    assert [len(log.requests()), len(log.sites()), len(log.steps())] == [0, 0, 0]
+    assert log.figures == ()
+
+
+def test_a_logs_site_has_a_bound_that_says_what_it_needs(log: Trace) -> None:
+    bound = log.bound("turboquant_attn.py:747:_continuation_prefill")
+    assert bound.bytes is None
+    assert bound.needs == ("block_size", "head_size", "num_kv_heads")  # the log has the rest
+
+
+def test_a_logs_reserve_takes_the_numbers_it_lacks(log: Trace) -> None:
+    needs = log.bound("_continuation_prefill").needs
+    with pytest.raises(wstrace.WstraceError):
+        log.reserve()
+    numbers = {"max_model_len": 4097, "num_kv_heads": 8, "head_size": 128, "block_size": 16}
+    assert set(needs) <= numbers.keys()
+    made = log.reserve(limits=numbers)
+    # K and V of 4096 tokens, 8 heads, 128 wide, in two bytes
+    assert made.config.slots[0].bytes == 2 * 4096 * 8 * 128 * 2
+    with pytest.raises(wstrace.WstraceError, match="says too little"):
+        log.reserve(budget=1)
+    with pytest.raises(wstrace.WstraceError, match="num_kv_head"):
+        log.reserve(limits={"num_kv_head": 8})
 
 
 HEAVY = {"pandas", "plotly", "numpy", "jinja2"}
