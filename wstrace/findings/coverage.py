@@ -16,8 +16,10 @@ from wstrace.trace.reader import Trace
 from wstrace.trace.records import Hook, Ranks
 from wstrace.units import plural
 from wstrace.versions import release_of
+from wstrace.vllm.methods import STREAMS
 
 ON_GRAPHS = "CUDAGraph."
+ON_STREAMS = frozenset(known.label for known in STREAMS)
 
 
 def find(worker: Worker) -> list[Finding]:
@@ -60,7 +62,10 @@ def lost_hook(hook: Hook) -> str:
 
 
 def _counts(worker: Worker, name: str) -> bool:
-    """Every hook counts; those on CUDA graphs only where the config has graphs."""
+    """Every hook counts, but those that tell streams apart (WS304 then says that order was not
+    seen), and those on CUDA graphs where the config has none."""
+    if name in ON_STREAMS:
+        return False
     if name.startswith(ON_GRAPHS):
         return worker.limits.get("cudagraph_mode") not in (None, "NONE")
     return True

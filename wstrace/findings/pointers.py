@@ -8,16 +8,26 @@ told by (manager, generation): a new manager starts its generations anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from wstrace.findings.escapes import BoundOf
 from wstrace.findings.finding import Finding
 from wstrace.runs.worker import Worker
-from wstrace.trace.records import Capture, Counts, Growth, Manager, Record, Request, Slot
+from wstrace.trace.records import (
+    Capture,
+    Counts,
+    Growth,
+    Manager,
+    Ordering,
+    Record,
+    Request,
+    Slot,
+)
 from wstrace.units import human, plural
 
 Arena = tuple[int, int]
+UNORDERED = "Give the side stream a lane of its own, or order the two streams."
 
 
 def find(worker: Worker, bound_of: BoundOf) -> list[Finding]:
@@ -143,13 +153,45 @@ def _in_capture(worker: Worker) -> Iterator[Finding]:
 
 
 def _streams(worker: Worker) -> Iterator[Finding]:
-    """WS304: two streams asked in one slot within one real step.
+    """WS304: pairs of requests without an order; where order was not looked at, two streams
+    that asked in one slot within one real step."""
+    looked_at = {record.slot for record in worker.orderings}
+    for record in worker.orderings:
+        if not record.ordered and (record.capturing or record.phase == "serving"):
+            yield _unordered(worker, record)
+    yield from _not_looked_at(worker, looked_at)
 
-    Warm-up and capture switch streams in turn (a graph is captured on a stream of its own),
-    and a step index covers many of their runs.
-    """
+
+def _unordered(worker: Worker, record: Ordering) -> Finding:
+    first, second = worker.where(record.first), worker.where(record.second)
+    when = "while capturing" if record.capturing else f"in step {record.step}"
+    return Finding(
+        code="WS304",
+        severity="warning",
+        detail=(
+            f"{second['caller']} asked in this slot {when} on another stream than "
+            f"{first['caller']} before it, and no event was seen to order the two; "
+            f"one is called by {_way(record.second_stack)}, the other by "
+            f"{_way(record.first_stack)}"
+        ),
+        advice=UNORDERED,
+        **second,
+        slot=record.slot,
+        ranks=(worker.ranks,),
+        phase=record.phase,
+    )
+
+
+def _way(stack: Sequence[str]) -> str:
+    """The callers behind the asking frame, the nearest first."""
+    return ", ".join(stack[1:4]) or "nothing that was seen"
+
+
+def _not_looked_at(worker: Worker, looked_at: set[Slot]) -> Iterator[Finding]:
+    """Warm-up and capture switch streams in turn (a graph is captured on a stream of its
+    own), and a step index covers many of their runs: only real steps tell."""
     seen: dict[tuple[Slot, int], Request] = {}
-    told: set[Slot] = set()
+    told = set(looked_at)
     for (key, slot), use in worker.sites.items():
         for ask in use.asks:
             if ask.step is None or ask.step.kind != "real" or ask.capturing or slot in told:
@@ -160,8 +202,9 @@ def _streams(worker: Worker) -> Iterator[Finding]:
                 yield Finding(
                     code="WS304",
                     severity="warning",
-                    detail=f"two streams asked in this slot in step {ask.step.index}",
-                    advice="Give the side stream a lane of its own, or order the two streams.",
+                    detail=f"two streams asked in this slot in step {ask.step.index}; whether "
+                    "an event orders them was not looked at",
+                    advice=UNORDERED,
                     file=key.file,
                     function=key.function,
                     caller=use.caller,
@@ -171,3 +214,22 @@ def _streams(worker: Worker) -> Iterator[Finding]:
                     phase=ask.phase,
                     step=ask.step,
                 )
+
+
+def order_notes(workers: Sequence[Worker]) -> list[str]:
+    """What was seen of streams that share a slot and are ordered, one sentence a slot."""
+    pairs: dict[Slot, set[tuple[str, str]]] = {}
+    for worker in workers:
+        unordered = {r.slot for r in worker.orderings if not r.ordered}
+        for record in worker.orderings:
+            if record.slot not in unordered:
+                names = (
+                    worker.where(record.first)["caller"],
+                    worker.where(record.second)["caller"],
+                )
+                pairs.setdefault(record.slot, set()).add(names)
+    return [
+        f"several streams ask in slot {slot.ubatch}.{slot.lane}, ordered by events: "
+        + ", ".join(f"{first} before {second}" for first, second in sorted(found)[:4])
+        for slot, found in sorted(pairs.items())
+    ]

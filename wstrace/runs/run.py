@@ -230,7 +230,7 @@ def analyse(trace: Trace, *, allow_unlocked: bool = False) -> Run:
     workers.sort(
         key=lambda w: tuple(-1 if n is None else n for n in (w.ranks.dp, w.ranks.rank))
     )
-    notes = [*trace.notes, *coverage.version_notes(workers)]
+    notes = [*trace.notes, *coverage.version_notes(workers), *pointers.order_notes(workers)]
     return Run(trace, workers, allow_unlocked, notes)
 
 

@@ -26,6 +26,7 @@ from wstrace.trace.records import (
     Lock,
     Memory,
     Note,
+    Ordering,
     Persistent,
     Phase,
     PhaseChange,
@@ -188,6 +189,7 @@ class Worker:
     phases: list[PhaseChange] = field(default_factory=list)
     persistent: list[Persistent] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
+    orderings: list[Ordering] = field(default_factory=list)
     reserves: list[ReserveEvent] = field(default_factory=list)
     hooks: dict[str, Hook] = field(default_factory=dict)
     truncated: list[Truncated] = field(default_factory=list)
@@ -261,6 +263,7 @@ LISTS: dict[type[Record], str] = {
     PhaseChange: "phases",
     Persistent: "persistent",
     View: "views",
+    Ordering: "orderings",
     ReserveEvent: "reserves",
     Truncated: "truncated",
     Note: "notes",

@@ -336,6 +336,25 @@ class View(Record, tag="view", kw_only=True, gc=False):
     phase: Phase = "serving"
 
 
+class Ordering(Record, tag="ordering", kw_only=True, gc=False):
+    """Two sites asked in one slot from two CUDA streams, and whether an order was seen.
+
+    Each pair of sites is written once for each answer. `first` asked before `second`; the
+    stacks are the innermost frames, as in a request.
+    """
+
+    slot: Slot
+    first: int
+    second: int
+    ordered: bool
+    streams: list[int] = msgspec.field(default_factory=list)
+    first_stack: list[str] = msgspec.field(default_factory=list)
+    second_stack: list[str] = msgspec.field(default_factory=list)
+    phase: Phase = "serving"
+    step: int = 0
+    capturing: bool = False
+
+
 class Count(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Calls of one (site, slot) in one phase so far, and the largest request among them."""
 
@@ -427,6 +446,7 @@ AnyRecord = (
     | Capture
     | Persistent
     | View
+    | Ordering
     | Counts
     | Memory
     | ReserveEvent

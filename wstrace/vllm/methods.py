@@ -139,6 +139,14 @@ GRAPH: Final = (
     Known("CUDAGraph", "capture_end", "generations that a graph holds"),
     Known("CUDAGraph", "reset", "a graph is released"),
 )
+STREAMS: Final = (
+    Known("Event", "record", "order of streams, WS304", ("self", "stream")),
+    Known("Event", "wait", "order of streams, WS304", ("self", "stream")),
+    Known("Event", "synchronize", "order of streams, WS304"),
+    Known("Stream", "synchronize", "order of streams, WS304"),
+    Known("cuda", "synchronize", "order of streams, WS304", ("device",)),
+)
+"""Wrapped for a few steps, and only where a second stream asked in a slot."""
 SCRATCH: Final = Known(
     "MoEPermuteScratch",
     "reserve",

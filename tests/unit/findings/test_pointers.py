@@ -10,6 +10,7 @@ from wstrace.trace.records import (
     Capture,
     Growth,
     Manager,
+    Ordering,
     PhaseChange,
     Record,
     Request,
@@ -124,6 +125,45 @@ def on_stream(stream: int, step: int, slot: Slot = SLOT, site: int = 0) -> Reque
 def test_two_streams_in_one_slot_and_step_are_ws304() -> None:
     finding = one("WS304", on_stream(7, 3), on_stream(8, 3, site=1))
     assert (finding.severity, finding.slot) == ("warning", SLOT)
+
+
+def ordering(ordered: bool, **more: Any) -> Ordering:
+    stacks = {"first_stack": ["a.py:1:ask", "a.py:9:moe"], "second_stack": ["b.py:2:ask"]}
+    return Ordering(
+        slot=SLOT, first=MOE.id, second=CONTINUATION.id, ordered=ordered, **{**stacks, **more}
+    )
+
+
+def test_streams_that_an_event_orders_are_no_ws304_and_the_run_says_so() -> None:
+    records = (on_stream(7, 3), on_stream(8, 3, site=1), ordering(True))
+    assert "WS304" not in codes(*records)
+    said = [n for n in session(process(*records)).notes if "ordered by events" in n]
+    assert said == [
+        "several streams ask in slot 0.0, ordered by events: "
+        f"{MOE.caller} before {CONTINUATION.caller}"
+    ]
+
+
+def test_streams_that_nothing_orders_are_ws304_with_both_ways() -> None:
+    finding = one("WS304", on_stream(7, 3), on_stream(8, 3, site=1), ordering(False))
+    assert finding.function == CONTINUATION.function
+    for part in (MOE.caller, CONTINUATION.caller, "a.py:9:moe", "no event was seen"):
+        assert part in finding.detail
+
+
+def test_one_pair_without_order_is_not_hidden_by_ordered_ones() -> None:
+    records = [ordering(True), ordering(False, capturing=True, phase="capture"), ordering(True)]
+    assert "WS304" in codes(*records)
+    assert not any("ordered by events" in n for n in session(process(*records)).notes)
+
+
+def test_order_in_warm_up_outside_a_capture_harms_nobody() -> None:
+    assert "WS304" not in codes(ordering(False, phase="warmup"))
+
+
+def test_where_order_was_not_looked_at_ws304_says_so() -> None:
+    detail = one("WS304", on_stream(7, 3), on_stream(8, 3, site=1)).detail
+    assert detail.endswith("whether an event orders them was not looked at")
 
 
 def test_streams_of_other_steps_or_slots_are_no_ws304() -> None:

@@ -26,6 +26,14 @@ class _Patch:
     own: bool
     wrapper: Any
 
+    def undo(self) -> None:
+        if vars(self.owner).get(self.name) is not self.wrapper:
+            return
+        if self.own:
+            setattr(self.owner, self.name, self.original)
+        else:
+            delattr(self.owner, self.name)
+
 
 @dataclass
 class Hooks:
@@ -77,13 +85,14 @@ class Hooks:
     def remove(self) -> None:
         """Take all hooks off, newest first; a method that others wrapped since stays."""
         for patch in reversed(self.patches):
-            if vars(patch.owner).get(patch.name) is not patch.wrapper:
-                continue
-            if patch.own:
-                setattr(patch.owner, patch.name, patch.original)
-            else:
-                delattr(patch.owner, patch.name)
+            patch.undo()
         self.patches.clear()
+
+    def unwrap(self, owner: Any, known: Known) -> None:
+        """Take one hook off; it stays known as set, and may be set again."""
+        for patch in [p for p in self.patches if p.owner is owner and p.name == known.name]:
+            patch.undo()
+            self.patches.remove(patch)
 
     def _say(self, label: str, is_set: bool, why: str) -> None:
         hook = Hook(name=label, set=is_set, why=why)
