@@ -19,6 +19,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from wstrace.recorder.guard import guarded
+from wstrace.recorder.hooks import streams
 from wstrace.recorder.hooks.growth import may_grow, try_grow
 from wstrace.recorder.state.arenas import EMPTY, Arena, arena_of
 from wstrace.recorder.state.kv_memory import window_now
@@ -155,6 +156,7 @@ def answered(
         site = _site(live, caller)
         guarded(live, "growth", _write_growths, live, manager, novel, site.id)
         guarded(live, "capture", _note_capture, live, novel)
+        guarded(live, "streams", streams.asked, live, novel.slot, site.id, caller)
         if len(live.hot) + live.other_ways >= live.settings.max_keys:
             live.truncate("keys")
             _record_beyond_cap(live, manager, novel, site, caller)
@@ -166,6 +168,9 @@ def answered(
         if known is None:
             known = _seen_from(frame, caller, describe(live, manager, novel, site, caller))
             written.append(known)  # known once it is written, not before
+        if live.streams.on:  # every request is judged, so none may become known
+            live.tally(site.id, novel.slot).add(novel.bytes)
+            return
         entry.on_way = known.check()
         live.codes[key[0]] = hot_code
         live.remember(key, entry)
@@ -208,10 +213,7 @@ def _record_beyond_cap(
     live: Live, manager: Any, novel: Novel, site: Site, caller: FrameType
 ) -> None:
     """Past the cap only a site's new maximum in this phase is written."""
-    tally = live.tally(site.id, novel.slot)
-    tally.calls += 1
-    if novel.bytes > tally.max_bytes:
-        tally.max_bytes = novel.bytes
+    if live.tally(site.id, novel.slot).add(novel.bytes):
         describe(live, manager, novel, site, caller)
 
 
@@ -278,7 +280,7 @@ def _where(live: Live, manager: Any, novel: Novel, request: Request, caller: Any
 
 
 def _device(live: Live, manager: Any, novel: Novel, request: Request, caller: Any) -> None:
-    request.stream = _stream()
+    request.stream = streams.current_stream()
     request.cudagraph_mode = _graph_mode(_forward_context())
 
 
@@ -381,13 +383,6 @@ def _forward_context() -> Any:
 def _graph_mode(context: Any) -> str:
     mode = getattr(context, "cudagraph_runtime_mode", None)
     return str(getattr(mode, "name", "") or "")
-
-
-def _stream() -> int:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return 0
-    return int(torch.cuda.current_stream().cuda_stream)
 
 
 def _write_growth(

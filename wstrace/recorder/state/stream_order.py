@@ -107,6 +107,19 @@ class StreamOrder:
         return known >= earlier.mark
 
 
+@dataclass
+class StreamWatch:
+    """Which streams asked in which slot, and the watch while one is on."""
+
+    order: StreamOrder = field(default_factory=StreamOrder)
+    on: bool = False
+    steps: set[int] = field(default_factory=set)
+    watches: int = 0
+    last: dict[Slot, int] = field(default_factory=dict)
+    judged: set[tuple[Slot, int, int]] = field(default_factory=set)
+    written: set[tuple[Slot, int, int, bool]] = field(default_factory=set)
+
+
 def _learn(clock: Clock, news: Mapping[int, int]) -> None:
     for stream, mark in news.items():
         if clock.get(stream, 0) < mark:
