@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,8 @@ def test_a_watch_loses_no_count_and_writes_no_request_twice(rig: Rig) -> None:
 
 def test_watches_are_bounded(rig: Rig) -> None:
     for stream in range(1, 3 * MOST_WATCHES):
-        rig.step(lambda number=stream: rig.on(number, rig.attention), times=WATCHED_STEPS + 2)
+        for _ in range(WATCHED_STEPS + 2):
+            rig.step(partial(rig.on, stream, rig.attention))
     assert rig.live.streams.watches <= MOST_WATCHES
 
 
@@ -171,6 +173,8 @@ def test_a_class_that_cannot_be_wrapped_is_said_and_requests_go_on(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "Event", torch.Event)  # immutable: written in C
-    rig.step(lambda: (rig.on(0, rig.attention), rig.on(8, rig.indexer)), times=3)
+    for _ in range(3):
+        rig.step(partial(rig.on, 0, rig.attention))
+        rig.on(8, rig.indexer)
     assert not rig.live.hooks.is_set("Event.record")
     assert False in rig.orderings()
