@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wstrace.errors import WstraceError
-from wstrace.recorder.install import current, install, uninstall
 from wstrace.recorder.settings import GrowthPolicy, ReservePolicy
 
 
@@ -80,6 +79,9 @@ def record(
     which inherit the settings. Yields the trace folder. Raises WstraceError when the folder
     cannot be used or a recorder is attached already.
     """
+    # here, because `wstrace run` and --help only want what is above
+    from wstrace.recorder.install import current, install, uninstall
+
     if current() is not None:
         raise WstraceError(
             "A recorder is attached to this process already.",

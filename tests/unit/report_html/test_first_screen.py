@@ -87,3 +87,10 @@ def test_the_device_is_drawn_only_where_the_memory_is_half_full() -> None:
     assert drawn[80] == ((14 << 30) * 1.12, None)
     assert drawn[20][0] == (20 << 30) * 1.12
     assert len(drawn[20][1]) == 1
+
+
+def test_a_proved_site_without_a_line_is_not_said_to_have_no_formula() -> None:
+    """The sparse-MLA sample's row says proved; its chart has points only."""
+    page = render([load_run(SAMPLES / "h200-vllm-0.26.0-sparse-mla")])
+    assert "is proved, but no line over this quantity." in page
+    assert "No formula is known for it" not in page
