@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from tools.gpu.claims_crash import shown
 from tools.gpu.evidence import Evidence, MissingError
+from tools.gpu.host import Host
 from tools.gpu.models import DEEPSEEK_V4
 from tools.gpu.runner import Runner, asks, until_death
-from tools.gpu.servers import TOKENS_OUT, GpuServer
+from tools.gpu.servers import TOKENS_OUT
 from tools.gpu.table import Claim, Outcome, claim, equal
 from tools.gpu.unreserved import DEEPSEEK_V4 as PLACE
 from tools.gpu.unreserved import without_reservation
@@ -49,34 +50,48 @@ def gather_bytes(length: int) -> int:
 
 
 def deepseek_v4(run: Runner) -> None:
-    """g: as released; killed, grown, hidden by MoE and by the indexer; reserved."""
-    unreserved = replace(run.host, engine_root=run.folder.parent / "engine-unreserved")
-    removed = without_reservation(run.host.engine_root, unreserved.engine_root, *PLACE)
-    run.setting(scenario="g", removed=asdict(removed), **run.host.facts())
+    """g: as released; killed and grown without the reservation."""
+    unreserved = _unreserved(run)
     plain = run.server("plain", "deepseek-v4", arguments())
     grow = run.server("grow", "deepseek-v4", arguments(), "--on-growth", "grow")
     killed = run.server("killed", "deepseek-v4", arguments())
-    moe = run.server("hidden-moe", "deepseek-v4-top-6", arguments())
-    indexer = run.server("hidden-indexer", "deepseek-v4", arguments(LONG))
-    for server in (grow, killed, moe, indexer):
+    for server in (grow, killed):
         server.use(unreserved)
     run.together(
-        asks(plain, [*SHORT, LONGEST]),
         asks(grow, [*SHORT, LONGEST]),
         (killed, partial(until_death, killed, list(SHORT))),
+        asks(plain, [*SHORT, LONGEST]),
+    )
+    run.stop()
+    run.judge_all()
+
+
+def deepseek_v4_rest(run: Runner) -> None:
+    """g-rest: the second half of `g`: reserved; hidden by MoE and by the indexer."""
+    (run.folder / "problems.json").unlink(missing_ok=True)
+    unreserved = _unreserved(run)
+    sources = [run.server(name, "deepseek-v4", arguments()) for name in ("grow", "killed")]
+    cured = [s for source in sources for s in run.reserved(source, arguments(), "deepseek-v4")]
+    moe = run.server("hidden-moe", "deepseek-v4-top-6", arguments())
+    indexer = run.server("hidden-indexer", "deepseek-v4", arguments(LONG))
+    for server in (*cured, moe, indexer):
+        server.use(unreserved)
+    run.together(
+        *(asks(server, [*SHORT, LONGEST]) for server in cured),
         asks(moe, SHORT),
         asks(indexer, SHORT),
     )
     run.stop()
-    reserved(run, grow, killed)
+    run.server("plain", "deepseek-v4", arguments())
     run.judge_all()
 
 
-def reserved(run: Runner, *sources: GpuServer) -> None:
-    """A reserved server for each trace."""
-    cured = [s for source in sources for s in run.reserved(source, arguments(), "deepseek-v4")]
-    run.together(*(asks(server, [*SHORT, LONGEST]) for server in cured))
-    run.stop()
+def _unreserved(run: Runner) -> Host:
+    """The engine without the reservation; which lines went stands in scenario.json."""
+    host = replace(run.host, engine_root=run.folder.parent / "engine-unreserved")
+    removed = without_reservation(run.host.engine_root, host.engine_root, *PLACE)
+    run.setting(scenario="g", removed=asdict(removed), **run.host.facts())
+    return host
 
 
 def answers(ev: Evidence, planned: tuple[int, ...]) -> Outcome:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tools.gpu import prompts
-from tools.gpu.deepseek_v4 import deepseek_v4
+from tools.gpu.deepseek_v4 import deepseek_v4, deepseek_v4_rest
 from tools.gpu.overhead_run import overhead
 from tools.gpu.runner import Runner, asks, until_death
 from tools.gpu.servers import TOKENS_OUT, GpuServer
@@ -200,7 +200,7 @@ def decode_context_parallel(run: Runner) -> None:
     run.judge_all()
 
 
-CONTINUES: Final = {"a-cure": "a"}
+CONTINUES: Final = {"a-cure": "a", "g-rest": "g"}
 SCENARIOS: Final[dict[str, Callable[[Runner], None]]] = {
     "a": crash_and_cure,
     "a-cure": cure_again,
@@ -210,5 +210,6 @@ SCENARIOS: Final[dict[str, Callable[[Runner], None]]] = {
     "e": latent_attention,
     "f": decode_context_parallel,
     "g": deepseek_v4,
+    "g-rest": deepseek_v4_rest,
     "overhead": overhead,
 }
