@@ -41,8 +41,13 @@ def site_url() -> str | None:
 
 def page_url(code: str) -> str | None:
     """Address of the code's page on the documentation site, None where no site is set."""
+    return docs_url(f"findings/{code}")
+
+
+def docs_url(page: str) -> str | None:
+    """Address of a page of docs/, named without its `.md`; None where no site is set."""
     site = site_url()
-    return f"{site}/findings/{code}.html" if site else None  # as mkdocs.yml builds it
+    return f"{site}/{page}.html" if site else None  # as mkdocs.yml builds it
 
 
 @cache

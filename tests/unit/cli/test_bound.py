@@ -236,3 +236,7 @@ def test_an_answer_names_what_it_assumes_and_where_it_holds(bound: Run) -> None:
     text = bound("moe.triton", *argv).out
     assert "rule, not confirmed by a trace" in text
     assert "holds only\twithout prefill context parallelism" in text
+
+
+def test_a_small_size_has_a_unit_that_shows_it(bound: Run) -> None:
+    assert "1,024 bytes (1.00 KiB)" in bound("1024").out

@@ -27,6 +27,7 @@ from wstrace.gate.limits import Limits
 from wstrace.gate.runs import load_runs
 from wstrace.report.ci import gate_markdown, gate_text, github, junit, sarif
 from wstrace.report.ci.gate_formats import FORMATS, pair, reporter
+from wstrace.report.pages import VARIABLE
 from wstrace.runs.run import load_run
 from wstrace.trace.records import Ranks, Slot
 
@@ -176,6 +177,25 @@ def test_the_schema_would_notice(
     log = json.loads(sarif.render(judgement))
     log["runs"][0]["results"][0]["level"] = "fatal"
     assert list(sarif_schema.iter_errors(log))
+
+
+def test_sarif_has_addresses_where_a_documentation_site_is_set(
+    judgement: Judgement,
+    sarif_schema: jsonschema.Draft4Validator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    driver = json.loads(sarif.render(judgement))["runs"][0]["tool"]["driver"]
+    assert "informationUri" not in driver
+    assert not any("helpUri" in rule for rule in driver["rules"])
+    monkeypatch.setenv(VARIABLE, "https://docs.example.org/w/")
+    log = json.loads(sarif.render(judgement))
+    assert [error.message for error in sarif_schema.iter_errors(log)] == []
+    driver = log["runs"][0]["tool"]["driver"]
+    assert driver["informationUri"] == "https://docs.example.org/w"
+    for rule in driver["rules"]:
+        page = f"findings/{rule['id']}" if rule["id"].startswith("WS") else "gate"
+        assert rule["helpUri"] == f"https://docs.example.org/w/{page}.html"
 
 
 def test_sarif_says_what_is_accepted_and_what_could_not_be_shown(judgement: Judgement) -> None:

@@ -16,7 +16,7 @@ from wstrace.findings.codes import TITLES
 from wstrace.gate.judge import Judged, Judgement, RunJudgement
 from wstrace.gate.limits import Violation
 from wstrace.report.ci.gate_lines import explain, line_of, numbers, violation_line
-from wstrace.report.pages import page_url, site_url
+from wstrace.report.pages import docs_url, page_url, site_url
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 MANAGER: Final = "vllm/v1/worker/workspace.py"
@@ -74,11 +74,11 @@ def _run(run: RunJudgement) -> Json:
 
 def _rule(code: str) -> Json:
     rule = {"id": code, "shortDescription": {"text": RULES[code]}}
-    if code not in TITLES:
-        return rule | {"help": {"text": "See docs/gate.md of wstrace."}}
-    url = page_url(code)
-    uri = {"helpUri": url} if url else {}
-    return rule | {"help": {"text": f"wstrace explain {code} says what to do."}} | uri
+    if code in TITLES:
+        url, text = page_url(code), f"wstrace explain {code} says what to do."
+    else:  # a limit of [tool.wstrace]
+        url, text = docs_url("gate"), "See docs/gate.md of wstrace."
+    return rule | {"help": {"text": text}} | ({"helpUri": url} if url else {})
 
 
 def _invocation(run: RunJudgement) -> Json:
