@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wstrace.errors import WstraceError
-from wstrace.runs.run import Run, Verdict, analyse, load_run, refuse_no_trace
+from wstrace.findings.analysed_run import AnalysedRun, Verdict, analyse, load_run
+from wstrace.runs.run import refuse_no_trace
 from wstrace.runs.worker import SiteKey
 from wstrace.triage.log_run import LogRun, is_log, log_run
 from wstrace.units import plural
@@ -45,7 +46,7 @@ class Trace:
     dtypes and units of docs/python-api.md also where they have no row.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: AnalysedRun) -> None:
         self._run = run
 
     def __repr__(self) -> str:

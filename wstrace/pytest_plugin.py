@@ -21,8 +21,8 @@ from wstrace.errors import WstraceError
 from wstrace.pytest_marker import Marker, read_marker
 
 if TYPE_CHECKING:
+    from wstrace.findings.analysed_run import AnalysedRun
     from wstrace.gate.judge import Judgement
-    from wstrace.runs.run import Run
 
 DEFAULT_FOLDER: Final = "wstrace-pytest"
 FIXTURE: Final = "wstrace_recorder"
@@ -46,10 +46,10 @@ class Recorder:
         """True when some process of an engine has written a trace."""
         return any(self.folder.glob("*.wst.jsonl"))
 
-    def session(self, *, allow_unlocked: bool = False) -> Run:
+    def session(self, *, allow_unlocked: bool = False) -> AnalysedRun:
         """The analysed trace so far. Raises WstraceError when it cannot be read."""
+        from wstrace.findings.analysed_run import load_run
         from wstrace.recorder.install import current
-        from wstrace.runs.run import load_run
 
         live = current()
         if live is not None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.html import render
-from wstrace.runs.run import Run
 
 pytest.importorskip("selenium")
 from selenium import webdriver
@@ -138,7 +138,7 @@ class Page:
 def show(driver: webdriver.Chrome, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     """`show(session, ...)` writes the report of one or two sessions and gives its page."""
 
-    def make(*sessions: Run) -> Page:
+    def make(*sessions: AnalysedRun) -> Page:
         path = tmp_path / f"report-{len(list(tmp_path.iterdir()))}.html"
         path.write_text(render(sessions), encoding="utf-8")
         page = Page(driver, path)

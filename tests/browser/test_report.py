@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from tests.browser.conftest import Page
 from tests.unit.report_html import runs
 from tests.unit.report_html.test_page import HOSTILE, bounded, renamed
-from wstrace.runs.run import Run, load_run
+from wstrace.findings.analysed_run import AnalysedRun, load_run
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
 
@@ -43,14 +43,16 @@ def _column(page: Page, number: int) -> list[str]:
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda f: f.__name__)
-def test_no_console_message_and_no_request(show: Show, make: Callable[[], Run]) -> None:
+def test_no_console_message_and_no_request(show: Show, make: Callable[[], AnalysedRun]) -> None:
     page = show(make()).open()
     assert page.console() == []
     assert page.requests() == [page.path.as_uri()]
 
 
 @pytest.mark.parametrize("make", [runs.cut, runs.empty], ids=lambda f: f.__name__)
-def test_runs_without_figures_need_no_plotly(show: Show, make: Callable[[], Run]) -> None:
+def test_runs_without_figures_need_no_plotly(
+    show: Show, make: Callable[[], AnalysedRun]
+) -> None:
     page = show(make()).open(drawn=False)
     assert page.console() == []
     assert "Inconclusive" in page.run("return document.body.innerText")
@@ -153,7 +155,7 @@ def test_copy_button_copies_the_command(show: Show) -> None:
 @pytest.mark.parametrize("width", [380, 768])
 @pytest.mark.parametrize("make", [*ALL, runs.cut], ids=lambda f: f.__name__)
 def test_narrow_screens_do_not_scroll_sideways(
-    show: Show, make: Callable[[], Run], width: int
+    show: Show, make: Callable[[], AnalysedRun], width: int
 ) -> None:
     page = show(make())
     page.resize(width)
@@ -231,7 +233,7 @@ def test_axe_finds_no_serious_violation(show: Show, kind: str, theme: str) -> No
     axe = os.environ.get("WSTRACE_AXE", "")
     if not Path(axe).is_file():
         pytest.skip("axe-core is fetched by scripts/browser-tests")
-    sessions: dict[str, tuple[Run, ...]] = {
+    sessions: dict[str, tuple[AnalysedRun, ...]] = {
         "crashed": (runs.crashed(),),
         "grown": (runs.grown(),),
         "cut": (runs.cut(),),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.engine import run_python
 from tests.integration.test_main_job import BLOCK, bound_of, worst_case
-from wstrace.runs.run import load_run
+from wstrace.findings.analysed_run import load_run
 from wstrace.testbed.engine import plugin_path
 
 pytestmark = pytest.mark.engine

@@ -22,11 +22,11 @@ import msgspec
 import pytest
 
 from wstrace.bounds.bound import Bound
+from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.reserve.config import ReserveConfig, dumps, layout, model_digest
 from wstrace.reserve.config import load as load_reserve
-from wstrace.runs.run import Run, load_run
 from wstrace.testbed.engine import Server, engine_env, prompt_of
 from wstrace.trace.records import Growth, Limit, ReserveEvent, Slot
 
@@ -66,7 +66,7 @@ def run_command(trace: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "wstrace.cli.app", "run", "-o", str(trace), *options, "--"]
 
 
-def bound_of(session: Run, function: str = SITE) -> Bound:
+def bound_of(session: AnalysedRun, function: str = SITE) -> Bound:
     """The bound of the site whose function ends in `function`."""
     return next(s.bound for s in session.sites if s.key.function.endswith(function))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from wstrace.runs.run import Run, load_run
+from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.testbed.engine import Server, plugin_path
 from wstrace.trace.records import Phase
 
@@ -37,7 +37,7 @@ class Served:
     trace: Path
 
     @property
-    def session(self) -> Run:
+    def session(self) -> AnalysedRun:
         return load_run(self.trace)
 
 
@@ -86,5 +86,5 @@ def test_the_main_job(serve: Callable[..., Server], tmp_path: Path, version: str
     assert wstrace("gate", str(crash.trace)).returncode == 1
 
 
-def _phases(session: Run) -> set[Phase]:
+def _phases(session: AnalysedRun) -> set[Phase]:
     return {change.phase for change in session.workers[0].phases}

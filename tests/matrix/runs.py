@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.engine import MISSING, engine_prefix
-from wstrace.runs.run import Run as Analysed
-from wstrace.runs.run import load_run
+from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.trace.reader import ProcessTrace, load
 from wstrace.trace.records import Record
 
@@ -49,12 +48,12 @@ class Run:
         """All records of one kind, in order."""
         return [r for r in self.process(scenario).records if isinstance(r, kind)]
 
-    def session(self, scenario: str) -> Analysed:
+    def session(self, scenario: str) -> AnalysedRun:
         """The scenario's analysed trace."""
         self.facts(scenario)
         return self.load(scenario)
 
-    def load(self, folder: str) -> Analysed:
+    def load(self, folder: str) -> AnalysedRun:
         """The analysed trace in a folder below this run's."""
         return _load(self.folder / folder)
 
@@ -64,7 +63,7 @@ class Run:
 
 
 @cache
-def _load(folder: Path) -> Analysed:
+def _load(folder: Path) -> AnalysedRun:
     return load_run(folder)
 
 

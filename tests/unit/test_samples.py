@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from wstrace.runs.run import Run, load_run
+from wstrace.findings.analysed_run import AnalysedRun, load_run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SAMPLES: Final = ROOT / "sample_traces"
@@ -71,7 +71,7 @@ def stated() -> dict[str, tuple[str, str, int, int]]:
     }
 
 
-def load(name: str) -> Run:
+def load(name: str) -> AnalysedRun:
     return load_run(SAMPLES / name)
 
 

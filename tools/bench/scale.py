@@ -36,7 +36,7 @@ for line in open(sys.argv[1], "rb"): msgspec.json.decode(line)
 LOAD: Final = """
 import sys
 from pathlib import Path
-from wstrace.runs.run import load_run
+from wstrace.findings.analysed_run import load_run
 load_run(Path(sys.argv[1]).parent)
 """
 PANDAS: Final = "import sys, pandas; pandas.read_json(sys.argv[1], lines=True)"

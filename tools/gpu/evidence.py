@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from wstrace.runs.run import Run, load_run
+from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.runs.worker import Worker
 
 LOCKED: Final = re.compile(
@@ -37,7 +37,7 @@ class Evidence:
         return json.loads(path.read_text())
 
     @cached_property
-    def session(self) -> Run:
+    def session(self) -> AnalysedRun:
         """The analysed trace."""
         if not (self.folder / "trace").is_dir():
             raise MissingError(f"{self.folder.name} left no trace")

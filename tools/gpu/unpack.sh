@@ -31,7 +31,7 @@ from importlib.metadata import entry_points, version
 
 plugins = [e.name for e in entry_points(group="vllm.general_plugins")]
 print("vllm", version("vllm"), "torch", version("torch"), "plugins", plugins)
-import torch, wstrace.cli.app, wstrace.runs.run
+import torch, wstrace.cli.app, wstrace.findings.analysed_run
 
 print("gpus", torch.cuda.device_count())
 PYTHON

@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from wstrace.errors import WstraceError
+from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.report.verdict import verdict_lines
-from wstrace.runs.run import Run, load_run
 from wstrace.testbed.engine import Server, engine_env
 from wstrace.testbed.model import build_model
 
@@ -139,7 +139,7 @@ def _crash(demo: Demo, model: Path) -> None:
         demo.show(match[0])
 
 
-def _diagnose(demo: Demo, run: Run) -> None:
+def _diagnose(demo: Demo, run: AnalysedRun) -> None:
     demo.say("What wstrace saw:")
     demo.show("\n".join(verdict_lines(run, run.trace.path)))
     reserve = demo.folder / "reserve.yaml"

@@ -11,7 +11,7 @@ from wstrace.errors import ended
 from wstrace.triage.log_run import is_log, log_run
 
 if TYPE_CHECKING:
-    from wstrace.runs.run import Run
+    from wstrace.findings.analysed_run import AnalysedRun
 
 WORTH_A_BAR = 20 << 20
 
@@ -22,7 +22,7 @@ def read_sessions(
     *,
     allow_unlocked: bool = False,
     logs: bool = False,
-) -> list[Run]:
+) -> list[AnalysedRun]:
     """The analysed traces; with `logs`, files of text too, each a session of its own.
 
     Raises WstraceError (exit 2) for what cannot be read.
@@ -41,8 +41,8 @@ def read_sessions(
     return sessions
 
 
-def _read(paths: Sequence[Path], run: str | None, allow_unlocked: bool) -> list[Run]:
-    from wstrace.runs.run import load_run
+def _read(paths: Sequence[Path], run: str | None, allow_unlocked: bool) -> list[AnalysedRun]:
+    from wstrace.findings.analysed_run import load_run
 
     total = sum(_size(path) for path in paths)
     if total < WORTH_A_BAR or not sys.stderr.isatty():

@@ -8,17 +8,17 @@ made, is a latent escape (WS103).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import takewhile
 
 from wstrace.bounds.bound import Bound
 from wstrace.findings.codes import Severity
 from wstrace.findings.finding import Finding
-from wstrace.runs.worker import SiteKey, Worker, WorkerSite
+from wstrace.runs.run import BoundOf
+from wstrace.runs.worker import Worker, WorkerSite
 from wstrace.trace.records import Failure, Request
 from wstrace.units import human
 
-BoundOf = Callable[[SiteKey], Bound]
 RESERVE = "Apply a reserve: wstrace reserve TRACE -o reserve.yaml."
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wstrace.findings.escapes import BoundOf
 from wstrace.findings.finding import Finding
 from wstrace.runs.accounting import window_of
+from wstrace.runs.run import BoundOf
 from wstrace.runs.worker import AFTER_LOCK, Worker
 from wstrace.trace.records import Growth, Ranks, Slot
 from wstrace.units import exact, human

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from wstrace.findings.escapes import BoundOf
 from wstrace.findings.finding import Finding
+from wstrace.runs.run import BoundOf
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import (
     Capture,

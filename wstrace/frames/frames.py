@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
 from wstrace.frames.columns import FINDINGS, REQUESTS, SITES, STEPS, Column
-from wstrace.runs.run import Run, RunSite
+from wstrace.runs.run import RunSite
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Phase, Ranks, Request, Step
 from wstrace.trace.redact import redact_text
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 
-def requests(run: Run) -> pd.DataFrame:
+def requests(run: AnalysedRun) -> pd.DataFrame:
     """A row a recorded request, in the order of each worker's file."""
     return frame(REQUESTS, request_rows(run))
 
 
-def sites(run: Run) -> pd.DataFrame:
+def sites(run: AnalysedRun) -> pd.DataFrame:
     """A row a site and slot over all ranks, the largest request first."""
     return frame(SITES, (_site_row(run, site) for site in run.sites))
 
 
-def steps(run: Run) -> pd.DataFrame:
+def steps(run: AnalysedRun) -> pd.DataFrame:
     """A row a step of a worker in which a request was recorded; other steps left no record."""
     return frame(STEPS, step_rows(run))
 
@@ -55,7 +56,7 @@ def _dtype(column: Column) -> Any:
     return column.dtype
 
 
-def request_rows(run: Run) -> Iterator[Row]:
+def request_rows(run: AnalysedRun) -> Iterator[Row]:
     """Every recorded request with the keys of `REQUESTS`; unknown values are None."""
     for worker, request, wall_ns in _requests(run):
         seen = worker.seen(request)
@@ -84,7 +85,7 @@ def request_rows(run: Run) -> Iterator[Row]:
         }
 
 
-def _requests(run: Run) -> Iterator[tuple[Worker, Request, int]]:
+def _requests(run: AnalysedRun) -> Iterator[tuple[Worker, Request, int]]:
     """Each recorded request with its worker and its time since 1970 in ns."""
     for worker in run.workers:
         offset = worker.header.wall_ns - worker.header.ns
@@ -122,7 +123,7 @@ def _step_state(step: Step | None) -> Row:
     }
 
 
-def step_rows(run: Run) -> Iterator[Row]:
+def step_rows(run: AnalysedRun) -> Iterator[Row]:
     """The steps of `steps`, each worker's in order, with the keys of `STEPS`."""
     grouped: dict[tuple[int, Phase, int], list[tuple[Worker, Request, int]]] = {}
     for worker, request, wall_ns in _requests(run):
@@ -146,7 +147,7 @@ def step_rows(run: Run) -> Iterator[Row]:
         }
 
 
-def _site_row(run: Run, site: RunSite) -> Row:
+def _site_row(run: AnalysedRun, site: RunSite) -> Row:
     return {
         "run": run.trace.run,
         "file": redact_text(site.key.file),

@@ -12,6 +12,7 @@ from datetime import date
 from typing import Final, Literal
 
 from wstrace.amounts import Amount
+from wstrace.findings.analysed_run import AnalysedRun, Verdict
 from wstrace.findings.finding import Finding
 from wstrace.findings.rests_on import died_at
 from wstrace.gate.baseline import Baseline, Entry, entry_for
@@ -19,7 +20,6 @@ from wstrace.gate.limits import Limits, Violation, missing_ranks, unmatched, vio
 from wstrace.gate.place import Place, place_of, size_of
 from wstrace.gate.selection import Selection
 from wstrace.runs.exercised import Minimum, Reach, reach_of, served, shortfalls
-from wstrace.runs.run import Run, Verdict
 
 Status = Literal["new", "grown", "expired", "accepted", "ignored"]
 FAILING: Final[frozenset[Status]] = frozenset(("new", "grown", "expired"))
@@ -60,7 +60,7 @@ class Judged:
 class RunJudgement:
     """One run: its findings as judged, limits not kept, why it is inconclusive, its reach."""
 
-    session: Run
+    session: AnalysedRun
     findings: tuple[Judged, ...]
     violations: tuple[Violation, ...]
     reasons: tuple[str, ...]
@@ -107,7 +107,7 @@ class Judgement:
         return sorted(pairs, key=lambda pair: not pair[1].fails)
 
 
-def judge(sessions: Sequence[Run], policy: Policy, today: date) -> Judgement:
+def judge(sessions: Sequence[AnalysedRun], policy: Policy, today: date) -> Judgement:
     """Judge some runs (at least one) by a policy; `today` decides on expiry."""
     runs = tuple(_judge_run(session, policy, today) for session in sessions)
     fixed, unseen = _gone(runs, policy.baseline)
@@ -116,8 +116,8 @@ def judge(sessions: Sequence[Run], policy: Policy, today: date) -> Judgement:
     return Judgement(runs, fixed, unseen, tuple(dict.fromkeys(notes)))
 
 
-def _judge_run(session: Run, policy: Policy, today: date) -> RunJudgement:
-    reach = reach_of(session)
+def _judge_run(session: AnalysedRun, policy: Policy, today: date) -> RunJudgement:
+    reach = reach_of(session.run)
     findings = tuple(_judge(finding, policy, today) for finding in session.findings)
     return RunJudgement(
         session=session,
@@ -133,7 +133,7 @@ def _judge_run(session: Run, policy: Policy, today: date) -> RunJudgement:
     )
 
 
-def _behind(session: Run, findings: Iterable[Judged]) -> Iterable[str]:
+def _behind(session: AnalysedRun, findings: Iterable[Judged]) -> Iterable[str]:
     """What an accepted refusal that killed the server keeps from being seen."""
     step = died_at(session.workers)
     if step is not None and any(judged.status == "accepted" for judged in findings):

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.gate.place import Place, slot_kind
-from wstrace.runs.run import Run, RunSite
+from wstrace.runs.run import RunSite
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Slot
 from wstrace.units import exact, human
@@ -48,7 +49,7 @@ class Violation:
         return Place(self.rule, self.site, slot_kind(self.slot))
 
 
-def violations(run: Run, limits: Limits) -> list[Violation]:
+def violations(run: AnalysedRun, limits: Limits) -> list[Violation]:
     """Every limit that the run does not keep."""
     return [
         *_arenas(run, limits.arena),
@@ -57,7 +58,7 @@ def violations(run: Run, limits: Limits) -> list[Violation]:
     ]
 
 
-def model_of(run: Run) -> str:
+def model_of(run: AnalysedRun) -> str:
     """The model's base name, as the workers' config has it; empty where unknown."""
     return next((str(m) for v in run.workers if (m := v.limits.get("model"))), "")
 
@@ -66,7 +67,7 @@ def _first(globs: dict[str, int], name: str) -> tuple[str, int] | None:
     return next(((g, size) for g, size in globs.items() if fnmatchcase(name, g)), None)
 
 
-def _arenas(run: Run, globs: dict[str, int]) -> Iterator[Violation]:
+def _arenas(run: AnalysedRun, globs: dict[str, int]) -> Iterator[Violation]:
     found = _first(globs, model_of(run))
     if found is None:
         return
@@ -92,7 +93,7 @@ def largest_arenas(ranks: list[Worker]) -> dict[Slot, int]:
     return sizes
 
 
-def _requests(run: Run, globs: dict[str, int]) -> Iterator[Violation]:
+def _requests(run: AnalysedRun, globs: dict[str, int]) -> Iterator[Violation]:
     for site, summaries in _by_site(run):
         found = _first(globs, site)
         size = max(s.largest for s in summaries)
@@ -102,7 +103,7 @@ def _requests(run: Run, globs: dict[str, int]) -> Iterator[Violation]:
             yield Violation("limit/site", detail, site, None, size, limit)
 
 
-def _grades(run: Run, require: Grade | None) -> Iterator[Violation]:
+def _grades(run: AnalysedRun, require: Grade | None) -> Iterator[Violation]:
     if require is None:
         return
     for site, summaries in _by_site(run):
@@ -112,7 +113,7 @@ def _grades(run: Run, require: Grade | None) -> Iterator[Violation]:
             yield Violation("limit/grade", detail, site, None, bound.bytes)
 
 
-def _by_site(run: Run) -> list[tuple[str, list[RunSite]]]:
+def _by_site(run: AnalysedRun) -> list[tuple[str, list[RunSite]]]:
     """The summaries of each site, all slots together."""
     grouped: dict[str, list[RunSite]] = {}
     for summary in run.sites:
@@ -120,14 +121,14 @@ def _by_site(run: Run) -> list[tuple[str, list[RunSite]]]:
     return list(grouped.items())
 
 
-def missing_ranks(run: Run, limits: Limits) -> list[str]:
+def missing_ranks(run: AnalysedRun, limits: Limits) -> list[str]:
     """A reason to be inconclusive where fewer workers than required left a trace."""
     if limits.ranks is None or len(run.workers) >= limits.ranks:
         return []
     return [f"{len(run.workers)} ranks left a trace, {limits.ranks} required"]
 
 
-def unmatched(runs: list[Run], limits: Limits) -> list[str]:
+def unmatched(runs: list[AnalysedRun], limits: Limits) -> list[str]:
     """Site globs that no site of any run matches: most likely a typing mistake."""
     names = {str(summary.key) for run in runs for summary in run.sites}
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from wstrace.runs.run import Run, analyse
+from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.trace.reader import Progress, Trace, load
 from wstrace.triage.log_run import is_log, log_run
 
@@ -16,7 +16,7 @@ def load_runs(
     *,
     allow_unlocked: bool = False,
     progress: Progress | None = None,
-) -> list[Run]:
+) -> list[AnalysedRun]:
     """The sessions of some trace folders or files, one a run, and one for each log.
 
     Raises WstraceError (exit 2) as `wstrace.trace.reader.load` does.

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wstrace.errors import WstraceError
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.known_sites.known import known_names
 from wstrace.planning.earlier import Earlier, applied_config
 from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, p99, plan
 from wstrace.reserve.schema import NotCovered
 from wstrace.runs.accounting import window_of
-from wstrace.runs.run import Run, RunSite
+from wstrace.runs.run import RunSite
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Memory, Slot
 
 
-def plan_run(run: Run, wishes: Wishes, earlier: Sequence[Earlier] = ()) -> ReservePlan:
+def plan_run(run: AnalysedRun, wishes: Wishes, earlier: Sequence[Earlier] = ()) -> ReservePlan:
     """The reserve that a run calls for, which keeps the sites of the reserve that the run had
     and of `earlier` ones. Numbers of `wishes.limits` that the trace lacks complete the bounds;
     the others are what-ifs.
@@ -41,7 +42,7 @@ def plan_run(run: Run, wishes: Wishes, earlier: Sequence[Earlier] = ()) -> Reser
 
 
 def plan_sessions(
-    runs: Sequence[Run], wishes: Wishes, earlier: Sequence[Earlier] = ()
+    runs: Sequence[AnalysedRun], wishes: Wishes, earlier: Sequence[Earlier] = ()
 ) -> ReservePlan:
     """One reserve for several runs of one engine, under the first run's limits.
 
@@ -53,7 +54,7 @@ def plan_sessions(
     return plan_run(first, wishes, [*made, *earlier])
 
 
-def applied(run: Run) -> list[Earlier]:
+def applied(run: AnalysedRun) -> list[Earlier]:
     """The reserve configs that the run's workers had applied, each once."""
     events = [event for worker in run.workers for event in worker.reserves if event.config]
     texts = {event.config: event for event in events if event.event != "refused"}
@@ -61,7 +62,7 @@ def applied(run: Run) -> list[Earlier]:
     return [Earlier(event.path or "a reserve", config) for event, config in decoded if config]
 
 
-def behind_the_end(run: Run) -> list[NotCovered]:
+def behind_the_end(run: AnalysedRun) -> list[NotCovered]:
     """A refusal that the engine did not survive hides every site that comes after it."""
     fatal = [f for worker in run.workers for f in worker.failures if not f.survived]
     if not fatal:
@@ -141,7 +142,7 @@ def _pinned(worker: Worker) -> int:
     return sum(v.bytes for v in worker.views if v.why == "growth" and v.phase != "serving")
 
 
-def not_covered(run: Run) -> list[NotCovered]:
+def not_covered(run: AnalysedRun) -> list[NotCovered]:
     """Failures that bytes in an arena do not cure."""
     return [
         NotCovered(site=f"{f.file}:{f.function}", why=f.detail, what_helps=f.advice)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wstrace.errors import WstraceError
-from wstrace.runs.run import Run
+from wstrace.findings.analysed_run import AnalysedRun
 
-Reporter = Callable[[Sequence[Run]], str]
+Reporter = Callable[[Sequence[AnalysedRun]], str]
 EXTENSIONS = {
     ".html": "html",
     ".htm": "html",
@@ -47,7 +47,7 @@ def reporter(name: str) -> Reporter:
     return lambda runs: _single(name)(runs[0])
 
 
-def _single(name: str) -> Callable[[Run], str]:
+def _single(name: str) -> Callable[[AnalysedRun], str]:
     if name == "json":
         from wstrace.report.json import render_json
 
@@ -61,7 +61,7 @@ def _single(name: str) -> Callable[[Run], str]:
     return render_text
 
 
-def write_report(runs: Sequence[Run], target: Path, wanted: str | None = None) -> None:
+def write_report(runs: Sequence[AnalysedRun], target: Path, wanted: str | None = None) -> None:
     """Render and write a report, whole or not at all."""
     from wstrace.files import write_output
 

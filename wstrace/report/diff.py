@@ -9,12 +9,13 @@ from typing import Final
 
 from rich.console import Console
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.finding_text import slot_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.compare import compare
 from wstrace.runs.lock_epochs import Outcome
-from wstrace.runs.run import Run, RunSite
+from wstrace.runs.run import RunSite
 from wstrace.units import human
 
 
@@ -36,7 +37,7 @@ CHANGES: Final[dict[Outcome, str]] = {
 }
 
 
-def phase_rows(run: Run) -> list[Row]:
+def phase_rows(run: AnalysedRun) -> list[Row]:
     """Warm-up (before) against the time from the lock on (after)."""
     return [
         Row(
@@ -57,7 +58,7 @@ def _verdict(site: RunSite) -> str:
     return CHANGES.get(site.outcome, "warmed")
 
 
-def run_rows(a: Run, b: Run) -> list[Row]:
+def run_rows(a: AnalysedRun, b: AnalysedRun) -> list[Row]:
     """Run A (before) against run B (after)."""
     return [
         Row(
@@ -68,17 +69,17 @@ def run_rows(a: Run, b: Run) -> list[Row]:
             change.change,
             change.b.arena_bytes if change.b else None,
         )
-        for change in compare(a, b)
+        for change in compare(a.run, b.run)
     ]
 
 
-def as_json(rows: Sequence[Row], runs: Sequence[Run]) -> str:
+def as_json(rows: Sequence[Row], runs: Sequence[AnalysedRun]) -> str:
     """`{"version": 1, "rows": [...], "verdicts": [...]}`: a verdict of each run."""
     made = {"version": 1, "rows": [asdict(row) for row in rows]}
     return json.dumps(made | {"verdicts": [run.verdict() for run in runs]}, indent=2) + "\n"
 
 
-def print_rows(rows: Sequence[Row], runs: Sequence[Run]) -> None:
+def print_rows(rows: Sequence[Row], runs: Sequence[AnalysedRun]) -> None:
     """The verdict of each run and a table, on stdout."""
     single = len(runs) == 1
     console = Console(highlight=False, markup=False)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.finding_json import bound_json, finding_json, ranks_json, slot_json
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting
-from wstrace.runs.run import Run, RunSite
+from wstrace.runs.run import RunSite
 from wstrace.runs.worker import Worker
 
 VERSION = 1
 
 
-def render_json(run: Run) -> str:
+def render_json(run: AnalysedRun) -> str:
     """`{"version": 1, "verdict", "sentence", "findings", "sites", "run", "notes"}`."""
     return json.dumps(session_json(run), indent=2, ensure_ascii=False) + "\n"
 
 
-def session_json(run: Run) -> dict[str, Any]:
+def session_json(run: AnalysedRun) -> dict[str, Any]:
     """A session as plain data; sizes in bytes, unknown numbers null."""
     return {
         "version": VERSION,
@@ -34,7 +35,7 @@ def session_json(run: Run) -> dict[str, Any]:
     }
 
 
-def rests_on_json(run: Run) -> dict[str, Any]:
+def rests_on_json(run: AnalysedRun) -> dict[str, Any]:
     """What the verdict rests on: processes with their ends, the command, the recorder."""
     of = run.rests_on
     return {
@@ -90,7 +91,7 @@ def _kv_sizing(worker: Worker) -> dict[str, Any]:
     }
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: AnalysedRun) -> dict[str, Any]:
     meta = run.trace.meta
     workers = [
         {

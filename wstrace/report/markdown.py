@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import evidence, sizes
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
-from wstrace.runs.run import Run
 from wstrace.triage.log_run import LogRun
 from wstrace.triage.redaction import redact
 from wstrace.units import exact, human, plural
@@ -33,7 +33,7 @@ SHOWN_LIMITS = (
 )
 
 
-def render_markdown(run: Run) -> str:
+def render_markdown(run: AnalysedRun) -> str:
     """One issue's worth of text: verdict, versions, sites, evidence, how to reproduce."""
     head = f"### {escape(sentence(run))}"
     lines = [head, "", *_environment(run), "", *_sites(run)]
@@ -55,7 +55,7 @@ def _code(text: str) -> str:
     return "`" + clean(" ".join(text.replace("`", "'").split()), 500) + "`"
 
 
-def _environment(run: Run) -> list[str]:
+def _environment(run: AnalysedRun) -> list[str]:
     if isinstance(run, LogRun):
         return [f"- vLLM {escape(run.vllm_version or '?')}, read from a log"]
     if not run.workers:
@@ -80,7 +80,7 @@ def _environment(run: Run) -> list[str]:
     ]
 
 
-def _sites(run: Run) -> list[str]:
+def _sites(run: AnalysedRun) -> list[str]:
     if isinstance(run, LogRun):
         return []
     rows = [
@@ -117,7 +117,7 @@ def _linked(line: str) -> str:
     return line if line.startswith("see: https://") else escape(line)
 
 
-def _reproduce(run: Run) -> list[str]:
+def _reproduce(run: AnalysedRun) -> list[str]:
     if run.trace.meta is None:
         return []
     lines = [f"wstrace run -- {shlex.join(run.trace.meta.command)}"]

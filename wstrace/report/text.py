@@ -9,12 +9,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import MAX_WAYS, evidence, slot_text, way_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
-from wstrace.runs.run import Run, RunSite
+from wstrace.runs.run import RunSite
 from wstrace.trace.records import Slot
 from wstrace.triage.log_run import LogRun
 from wstrace.units import human, plural
@@ -26,7 +27,7 @@ MAX_RESTS = 8
 STYLES = {"error": "bold red", "warning": "yellow", "inconclusive": "magenta", "note": "dim"}
 
 
-def render(run: Run, console: Console) -> None:
+def render(run: AnalysedRun, console: Console) -> None:
     """Print the report on `console`; rich decides on colour (NO_COLOR, a pipe)."""
     console.print(Text(sentence(run), style="bold"))
     console.print(Text(" · ".join(facts(run)), style="dim"))
@@ -45,14 +46,14 @@ def render(run: Run, console: Console) -> None:
         console.print(Text(f"note: {note}", style="dim"))
 
 
-def render_text(run: Run, width: int = 100) -> str:
+def render_text(run: AnalysedRun, width: int = 100) -> str:
     """The report as plain text of a given width (golden files, pasting)."""
     out = StringIO()
     render(run, Console(file=out, width=width, no_color=True, highlight=False))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def facts(run: Run) -> list[str]:
+def facts(run: AnalysedRun) -> list[str]:
     """Versions, ranks, lock and arena: the line below the verdict."""
     if isinstance(run, LogRun):
         return [f"log {clean(run.trace.run)}", f"vLLM {run.vllm_version or '?'}"]
@@ -68,7 +69,7 @@ def facts(run: Run) -> list[str]:
     return [f"vLLM {first.header.vllm}", model, ranks, locked, real]
 
 
-def sites_table(run: Run, *, narrow: bool = False) -> RenderableType:
+def sites_table(run: AnalysedRun, *, narrow: bool = False) -> RenderableType:
     """Warm-up against serving, a row a site; the bound with its grade.
 
     A narrow terminal keeps the site, what serving asked, and the arena.

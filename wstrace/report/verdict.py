@@ -6,18 +6,18 @@ from pathlib import Path
 
 from wstrace.bounds.bound import Bound
 from wstrace.errors import ended
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.findings.finding import Finding
 from wstrace.findings.rests_on import died_at, failed
 from wstrace.report.safe import clean
-from wstrace.runs.run import Run
 from wstrace.units import exact, human, plural
 
 MAX_LINES = 12
 WIDTH = 100
 
 
-def sentence(run: Run) -> str:
+def sentence(run: AnalysedRun) -> str:
     """The verdict in one sentence; vLLM's own caller string first, people search for it."""
     worst = next((f for f in run.findings if f.severity == "error"), None)
     if worst is not None:
@@ -36,7 +36,7 @@ def sentence(run: Run) -> str:
     return f"Clean: {sites}, no request above what warm-up had made room for."
 
 
-def verdict_lines(run: Run, folder: Path) -> list[str]:
+def verdict_lines(run: AnalysedRun, folder: Path) -> list[str]:
     """At most 12 lines for a terminal: the verdict, the worst findings, what to type next."""
     errors = [f for f in run.findings if f.severity == "error"]
     lines = ["", f"wstrace: {sentence(run)}"]
@@ -85,7 +85,7 @@ def _row(finding: Finding) -> str:
     return f"  {finding.code} {clean(finding.caller or finding.site)}: {size}, {finding.title}"
 
 
-def _beyond(run: Run) -> list[str]:
+def _beyond(run: AnalysedRun) -> list[str]:
     """What the end of the run, or that it lived on, says of the rest."""
     step = died_at(run.workers)
     if step is not None:
@@ -99,7 +99,7 @@ def _several(folder: Path) -> bool:
     return any(folder.glob("run.*.json"))
 
 
-def _next(run: Run, folder: Path) -> list[str]:
+def _next(run: AnalysedRun, folder: Path) -> list[str]:
     """The command that helps in this state."""
     named = f"{folder} --run {run.trace.run}" if _several(folder) else str(folder)
     reserve = f"wstrace reserve {named} -o reserve.yaml"

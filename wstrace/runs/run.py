@@ -1,26 +1,20 @@
-"""A run, analysed: its workers, its sites with bounds, its findings and its verdict."""
+"""A run as what was measured in it: its workers, its sites with bounds."""
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Literal
 
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.ways import bound_site
-from wstrace.errors import WstraceError, one_line
-from wstrace.findings import coverage, escapes, kv_sizing, pointers
-from wstrace.findings.codes import ESCAPES
-from wstrace.findings.finding import Finding, merge
-from wstrace.findings.rests_on import RestsOn, rests_on
+from wstrace.errors import WstraceError
 from wstrace.runs.lock_epochs import WORSE, Outcome
 from wstrace.runs.worker import SiteKey, Worker, WorkerSite, read_worker
-from wstrace.trace.reader import Progress, Trace, load
+from wstrace.trace.reader import Trace
 from wstrace.trace.records import Leaf, Ranks, Request, Slot
 
-Verdict = Literal["clean", "findings", "inconclusive"]
+BoundOf = Callable[[SiteKey], Bound]
 
 
 @dataclass
@@ -92,15 +86,13 @@ class RunSite:
 
 @dataclass
 class Run:
-    """A run's trace and everything derived from it.
+    """A run's trace with its workers, and the sites of all of them.
 
-    `sites` and `findings` are computed on first use and are stable in order.
+    What it means is `wstrace.findings.analysed_run.AnalysedRun`.
     """
 
     trace: Trace
     workers: list[Worker]
-    allow_unlocked: bool = False
-    notes: list[str] = field(default_factory=list)
 
     @cached_property
     def sites(self) -> list[RunSite]:
@@ -155,52 +147,9 @@ class Run:
 
     _bounds: dict[tuple[int, SiteKey], Bound] = field(default_factory=dict)
 
-    @cached_property
-    def findings(self) -> list[Finding]:
-        """All findings, merged over ranks, the worst first."""
-        found: list[Finding] = []
-        for worker in self.workers:
-            found += escapes.find(worker, self.bound_of(worker))
-            found += kv_sizing.find(worker, self.bound_of(worker))
-            found += pointers.find(worker, self.bound_of(worker))
-            found += coverage.find(worker)
-        found += kv_sizing.find_across(self.workers)
-        found += coverage.find_missing(self.workers)
-        return [self._addressed(finding) for finding in merge(found)]
-
-    def _addressed(self, finding: Finding) -> Finding:
-        """Its advice with the trace as the user typed it, to be pasted into a shell."""
-        if "reserve TRACE" not in finding.advice:
-            return finding
-        named = one_line(shlex.quote(str(self.trace.path)))
-        advice = finding.advice.replace("reserve TRACE", f"reserve {named}")
-        return replace(finding, advice=advice)
-
-    def bound_of(self, worker: Worker) -> escapes.BoundOf:
+    def bound_of(self, worker: Worker) -> BoundOf:
         """The bound of a site in one rank, as a function of its key."""
         return lambda key: self._bound(worker, key)
-
-    @cached_property
-    def rests_on(self) -> RestsOn:
-        """What the verdict rests on."""
-        return rests_on(self.trace, self.workers)
-
-    @cached_property
-    def inconclusive(self) -> list[str]:
-        """Why this trace cannot show that the run was clean; empty when it can."""
-        found = coverage.reasons(self.workers, self.findings, self.trace, self.allow_unlocked)
-        return list(dict.fromkeys([*found, *self.trace.doubts]))
-
-    def verdict(self) -> Verdict:
-        """`findings` when an error was found, else whether the trace can show `clean`."""
-        if any(f.severity == "error" for f in self.findings):
-            return "findings"
-        return "inconclusive" if self.inconclusive else "clean"
-
-    @property
-    def escapes(self) -> list[Finding]:
-        """Requests that a locked arena refused, or that grow let pass."""
-        return [f for f in self.findings if f.code in ESCAPES]
 
 
 def distinct(asks: list[Request]) -> list[Request]:
@@ -223,31 +172,15 @@ def _leaf(leaf: Leaf) -> tuple[object, ...]:
     return (leaf.name, leaf.value, leaf.kind, leaf.role)
 
 
-def analyse(trace: Trace, *, allow_unlocked: bool = False) -> Run:
-    """The analysed form of a trace."""
+def run_of(trace: Trace) -> Run:
+    """A trace as its workers, by data-parallel rank, then rank."""
     read = map(read_worker, trace.processes)
-    workers = [worker for worker in read if worker is not None]
-    workers.sort(
-        key=lambda w: tuple(-1 if n is None else n for n in (w.ranks.dp, w.ranks.rank))
-    )
-    notes = [*trace.notes, *coverage.version_notes(workers), *pointers.order_notes(workers)]
-    return Run(trace, workers, allow_unlocked, notes)
+    return Run(trace, sorted((worker for worker in read if worker is not None), key=_place))
 
 
 def _place(worker: Worker) -> tuple[int, ...]:
     ranks = worker.ranks
     return tuple(-1 if number is None else number for number in (ranks.dp, ranks.rank))
-
-
-def load_run(
-    path: Path,
-    run: str | None = None,
-    *,
-    allow_unlocked: bool = False,
-    progress: Progress | None = None,
-) -> Run:
-    """Read and analyse a trace folder or file. Raises WstraceError as `load` does."""
-    return analyse(load(path, run, progress), allow_unlocked=allow_unlocked)
 
 
 def refuse_no_trace(trace: Trace) -> None:

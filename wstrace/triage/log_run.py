@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import merge
 from wstrace.runs.run import Run
 from wstrace.trace.reader import SUFFIX, Trace
@@ -25,7 +26,7 @@ _RECORD: Final = b'{"t":'  # how every record of a trace file begins
 
 
 @dataclass
-class LogRun(Run):
+class LogRun(AnalysedRun):
     """A log with its findings, in the place of an analysed trace."""
 
     report: Report = field(default_factory=lambda: Report((), (), {}, 0, ()))
@@ -64,4 +65,4 @@ def log_run(path: Path, given: Given | None = None) -> LogRun:
     """The findings of one log as a session. WstraceError: it cannot be read as text."""
     report = read([str(path)], given or Given())
     trace = Trace(path, PurePath(path).name, [])
-    return LogRun(trace, [], notes=list(report.notes), report=report)
+    return LogRun(Run(trace, []), notes=list(report.notes), report=report)

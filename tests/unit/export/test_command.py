@@ -11,13 +11,13 @@ import pytest
 
 from tests.commands import wstrace
 from tests.unit.report_html import runs
-from wstrace.runs.run import Run
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.trace.reader import RunFile
 
 RUN = "20260516T101500Z-0a1b2c3d"
 
 
-def write_trace(folder: Path, session: Run) -> list[Path]:
+def write_trace(folder: Path, session: AnalysedRun) -> list[Path]:
     """The session's records as trace files."""
     folder.mkdir(exist_ok=True)
     paths = []

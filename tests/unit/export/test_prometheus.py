@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from tests.unit.report_html import runs
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.assets import dashboards
 from wstrace.report.export.prometheus import METRICS, render_prometheus
-from wstrace.runs.run import Run
 from wstrace.trace.records import Site
 
 parser = pytest.importorskip("prometheus_client.parser")
 DOCS = Path(__file__).parents[3] / "docs" / "dashboards.md"
 
 
-def _parsed(session: Run) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def _parsed(session: AnalysedRun) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     text = render_prometheus(session)
     families = parser.text_string_to_metric_families(text)
     samples: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}

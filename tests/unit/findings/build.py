@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from wstrace.runs.run import Run, analyse
+from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.trace.reader import ProcessTrace, Trace
 from wstrace.trace.records import (
     FORMAT,
@@ -170,6 +170,6 @@ def process(
     return ProcessTrace(Path("x.wst.jsonl"), header, [worker, CONTINUATION, MOE, *records])
 
 
-def session(*processes: ProcessTrace, allow_unlocked: bool = False) -> Run:
+def session(*processes: ProcessTrace, allow_unlocked: bool = False) -> AnalysedRun:
     """The analysed run of these workers."""
     return analyse(Trace(Path("trace"), "run1", list(processes)), allow_unlocked=allow_unlocked)

@@ -13,8 +13,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
+from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.recorder.state.kv_memory import MemoryState
-from wstrace.runs.run import Run, analyse
 from wstrace.trace.reader import ProcessTrace, Trace
 from wstrace.trace.records import (
     FORMAT,
@@ -225,7 +225,7 @@ def _step(event: dict[str, Any]) -> Step:
     )
 
 
-def convert(run: str, events: int | None = None) -> Run:
+def convert(run: str, events: int | None = None) -> AnalysedRun:
     """The analysed trace of a run; `events` cuts it after so many events."""
     version, runner, limits = RUNS[run]
     lines = (DATA / f"{run}.jsonl").read_text().splitlines()[:events]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.findings.build import MOE, ask, grown, locked, process, session
-from wstrace.runs.run import analyse
+from wstrace.findings.analysed_run import analyse
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import (
     Counts,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.findings.field import RUNS, convert
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
-from wstrace.runs.run import Run
 
 DECODE = 2_146_816
 PREFIX = "TurboQuantAttentionImpl."
@@ -21,20 +21,20 @@ def continuation(tokens: int) -> int:
     return 2 * 4 * tokens * 128 * 2
 
 
-def one(session: Run, code: str) -> Finding:
+def one(session: AnalysedRun, code: str) -> Finding:
     """The only finding of a code."""
     (finding,) = [f for f in session.findings if f.code == code]
     return finding
 
 
 @pytest.fixture(scope="module")
-def grown_021() -> Run:
+def grown_021() -> AnalysedRun:
     """0.21.0 with growth allowed after the lock."""
     return convert("vllm-0.21.0-grow")
 
 
 @pytest.fixture(scope="module")
-def prefix_026() -> Run:
+def prefix_026() -> AnalysedRun:
     """0.26.0, prefix caching without chunked prefill, V2 runner."""
     return convert("vllm-0.26.0-prefix")
 
@@ -46,7 +46,7 @@ def test_the_arena_grew_to_what_was_asked(run: str) -> None:
     assert all(g.after in asked for g in view.growths if not g.reserve)
 
 
-def test_the_continuation_of_021_is_ws101(grown_021: Run) -> None:
+def test_the_continuation_of_021_is_ws101(grown_021: AnalysedRun) -> None:
     finding = one(grown_021, "WS101")
     assert finding.function == PREFIX + "_continuation_prefill"
     assert finding.caller == "turboquant_attn.py:747:_continuation_prefill"
@@ -56,13 +56,13 @@ def test_the_continuation_of_021_is_ws101(grown_021: Run) -> None:
     assert grown_021.verdict() == "findings"
 
 
-def test_the_worst_case_of_021_is_64_mib(grown_021: Run) -> None:
+def test_the_worst_case_of_021_is_64_mib(grown_021: AnalysedRun) -> None:
     bound = one(grown_021, "WS101").bound
     assert bound is not None
     assert (bound.bytes, bound.grade) == (67_108_864, "proved")
 
 
-def test_the_masked_request_of_021_is_ws103(grown_021: Run) -> None:
+def test_the_masked_request_of_021_is_ws103(grown_021: AnalysedRun) -> None:
     masked = one(grown_021, "WS103")
     assert masked.function == PREFIX + "_continuation_prefill"
     assert masked.serving_bytes == continuation(992) == 2_031_616
@@ -77,7 +77,7 @@ def test_the_masked_request_alone_is_an_error_because_more_is_to_come() -> None:
     assert (finding.serving_bytes, finding.severity) == (continuation(992), "error")
 
 
-def test_growth_that_was_allowed_keeps_graphs_whole(grown_021: Run) -> None:
+def test_growth_that_was_allowed_keeps_graphs_whole(grown_021: AnalysedRun) -> None:
     (view,) = grown_021.workers
     forced = [g for g in view.growths if g.forced]
     assert [g.after for g in forced] == [
@@ -86,7 +86,7 @@ def test_growth_that_was_allowed_keeps_graphs_whole(grown_021: Run) -> None:
     assert "WS301" not in {f.code for f in grown_021.findings}
 
 
-def test_growth_after_capture_with_no_lock_is_ws301_and_ws202(prefix_026: Run) -> None:
+def test_growth_after_capture_with_no_lock_is_ws301_and_ws202(prefix_026: AnalysedRun) -> None:
     stale = one(prefix_026, "WS301")
     assert (stale.arena_bytes, stale.serving_bytes) == (DECODE, continuation(10_976))
     assert continuation(10_976) == 22_478_848
@@ -99,14 +99,14 @@ def test_growth_after_capture_with_no_lock_is_ws301_and_ws202(prefix_026: Run) -
     assert prefix_026.verdict() == "findings"
 
 
-def test_the_builders_reservation_is_ws201(prefix_026: Run) -> None:
+def test_the_builders_reservation_is_ws201(prefix_026: AnalysedRun) -> None:
     uncounted = [f for f in prefix_026.findings if f.code == "WS201"]
     builder = next(f for f in uncounted if f.phase == "kv-init")
     assert builder.function == "TurboQuantMetadataBuilder._reserve_workspace"
     assert builder.arena_bytes == DECODE
 
 
-def test_growth_in_unlocked_serving_is_ws201_too(prefix_026: Run) -> None:
+def test_growth_in_unlocked_serving_is_ws201_too(prefix_026: AnalysedRun) -> None:
     uncounted = [f for f in prefix_026.findings if f.code == "WS201"]
     serving = next(f for f in uncounted if f.phase == "serving")
     assert serving.arena_bytes == continuation(10_976) == 22_478_848

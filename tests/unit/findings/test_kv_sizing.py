@@ -7,12 +7,12 @@ import json
 import pytest
 
 from tests.unit.findings.build import grown, process, session
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.html.memory import memory_view
 from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.runs.accounting import accounting_line, windows
-from wstrace.runs.run import Run
 from wstrace.trace.records import Growth, Memory, Phase, Ranks, Record
 
 MIB = 1 << 20
@@ -23,11 +23,11 @@ def growth(after: int, phase: Phase, window: str, before: int = 0) -> Growth:
     return grown(after, phase, before=before, window=window)
 
 
-def run(*records: Record, **more: str) -> Run:
+def run(*records: Record, **more: str) -> AnalysedRun:
     return session(process(*records, **more))  # type: ignore[arg-type]
 
 
-def mixed() -> Run:
+def mixed() -> AnalysedRun:
     """One MiB of each window."""
     return run(
         growth(MIB, "profile", "counted"),

@@ -20,6 +20,7 @@ from tests.unit.findings.build import (
     process,
     session,
 )
+from wstrace.findings.analysed_run import AnalysedRun, analyse, load_run
 from wstrace.findings.rests_on import failed
 from wstrace.gate.judge import Policy, judge
 from wstrace.report.ci import gate_json, gate_markdown, gate_text, github, junit, sarif
@@ -28,7 +29,6 @@ from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.report.verdict import sentence, verdict_lines
-from wstrace.runs.run import Run, analyse, load_run
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Counts, End, Note, PhaseChange, Ranks, Record
 from wstrace.trace.run_file import RunFile
@@ -44,17 +44,17 @@ CLEAN: tuple[Record, ...] = (
 )
 
 
-def with_exit(run: Run, code: int | None) -> Run:
+def with_exit(run: AnalysedRun, code: int | None) -> AnalysedRun:
     """`run` under a command that ended with `code`."""
     meta = RunFile("r", ["vllm", "serve"], "", "0.1.0", ended="later", exit_code=code)
     return analyse(Trace(run.trace.path, "r", run.trace.processes, meta))
 
 
-def noted(text: str) -> Run:
+def noted(text: str) -> AnalysedRun:
     return session(process(*CLEAN, Note(text=text)))
 
 
-def cut_before_the_refusal(folder: Path) -> Run:
+def cut_before_the_refusal(folder: Path) -> AnalysedRun:
     """demo-crash, torn within the line of the request that precedes its first failure."""
     shutil.copytree(SAMPLES / "demo-crash", folder, dirs_exist_ok=True)
     (trace,) = folder.glob("*.wst.jsonl")
@@ -66,11 +66,11 @@ def cut_before_the_refusal(folder: Path) -> Run:
     return load_run(folder)
 
 
-def unlocked_and_quiet() -> Run:
+def unlocked_and_quiet() -> AnalysedRun:
     return session(process(PhaseChange(phase="serving"), Counts(step=140, steps_real=132)))
 
 
-def a_worker_vanished() -> Run:
+def a_worker_vanished() -> AnalysedRun:
     one = process(*CLEAN, End(), ranks=Ranks(tp=0, rank=0))
     other = process(*CLEAN, ranks=Ranks(tp=1, rank=1))
     return session(one, other)
@@ -80,7 +80,7 @@ def a_worker_vanished() -> Run:
 class State:
     """A run that is not clean, and words that every output has."""
 
-    make: Callable[[Path], Run]
+    make: Callable[[Path], AnalysedRun]
     words: str
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.report_html import runs
 from wstrace.api import Trace
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.frames import frames
 from wstrace.frames.columns import TABLES, Table
-from wstrace.runs.run import Run
 
 MIB = 1 << 20
 CRASHED = Trace(runs.crashed())
@@ -93,7 +93,7 @@ def test_findings_have_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("make", [runs.crashed, runs.empty])
-def test_the_tables_say_escaped_where_the_findings_do(make: Callable[[], Run]) -> None:
+def test_the_tables_say_escaped_where_the_findings_do(make: Callable[[], AnalysedRun]) -> None:
     run = make()
     requests, sites = frames.requests(run), frames.sites(run)
     told = {f.function for f in run.escapes if f.serving_bytes}

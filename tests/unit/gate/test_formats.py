@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from tests.unit.gate import traces
 from tests.unit.gate.conftest import needs
 from wstrace.errors import WstraceError
+from wstrace.findings.analysed_run import load_run
 from wstrace.findings.finding import Finding
 from wstrace.gate.baseline import Entry
 from wstrace.gate.judge import Judged, Judgement, Policy, RunJudgement, judge
@@ -28,7 +29,6 @@ from wstrace.gate.runs import load_runs
 from wstrace.report.ci import gate_markdown, gate_text, github, junit, sarif
 from wstrace.report.ci.gate_formats import FORMATS, pair, reporter
 from wstrace.report.pages import VARIABLE
-from wstrace.runs.run import load_run
 from wstrace.trace.records import Ranks, Slot
 
 TODAY = date(2026, 5, 16)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.test_run import ENV
-from wstrace.runs.run import load_run
+from wstrace.findings.analysed_run import load_run
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM's own manager")
 

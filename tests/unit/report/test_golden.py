@@ -21,19 +21,19 @@ from tests.unit.findings.build import (
     session,
 )
 from wstrace.errors import WstraceError
+from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.report.choose import format_of, reporter
 from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.report.verdict import verdict_lines
-from wstrace.runs.run import Run, analyse
 from wstrace.trace.reader import RunFile, Trace
 from wstrace.trace.records import Failure, PhaseChange, Slot
 
 CHANGES = "A\u202eevil</script>`|*_[x](y)"
 
 
-def crash() -> Run:
+def crash() -> AnalysedRun:
     """A continuation that the lock refused, beside a site that was warmed."""
     request = continuation(256, DECODE_SIZE)
     failure = Failure(
@@ -63,7 +63,7 @@ def crash() -> Run:
     return run
 
 
-def clean() -> Run:
+def clean() -> AnalysedRun:
     """All within what warm-up had made room for."""
     size = continuation_bytes(2047)
     return session(
@@ -75,7 +75,7 @@ def clean() -> Run:
     )
 
 
-def unlocked() -> Run:
+def unlocked() -> AnalysedRun:
     """Eager serving: nothing locks."""
     return session(
         process(

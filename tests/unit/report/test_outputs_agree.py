@@ -21,6 +21,7 @@ import pytest
 
 from tests.unit.findings.build import CONTINUATION, MOE, ask, grown, process, session
 from wstrace.cli.watch.state import ProcessState, _apply
+from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.findings.codes import ESCAPES
 from wstrace.frames import frames
 from wstrace.gate.judge import Policy, judge
@@ -31,7 +32,6 @@ from wstrace.report.export.perfetto import render_perfetto
 from wstrace.report.export.table_export import render_csv, render_parquet
 from wstrace.report.html import render
 from wstrace.report.json import render_json
-from wstrace.runs.run import Run, load_run
 from wstrace.trace.records import Capture, Lock, PhaseChange, Record, Slot
 
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_traces"
@@ -56,7 +56,7 @@ def served(size: int, *records: Record) -> list[Record]:
 WARM: list[Record] = [grown(64 * KIB, "profile"), ask(MOE, 64 * KIB, "profile", 0)]
 
 
-def relocked() -> Run:
+def relocked() -> AnalysedRun:
     """Refused by the first lock, nothing before it; 4.88 KiB asked after the unlock only."""
     return session(
         process(
@@ -69,7 +69,7 @@ def relocked() -> Run:
     )
 
 
-def grew_for_the_second_lock() -> Run:
+def grew_for_the_second_lock() -> AnalysedRun:
     """Unlocked, grown and locked again: what the first lock would refuse fits in the second."""
     return session(
         process(
@@ -83,7 +83,7 @@ def grew_for_the_second_lock() -> Run:
     )
 
 
-def never_locked() -> Run:
+def never_locked() -> AnalysedRun:
     """No lock: one site outgrew the arena that graphs were captured with."""
     return session(
         process(
@@ -97,7 +97,7 @@ def never_locked() -> Run:
     )
 
 
-def grown_past_the_lock() -> Run:
+def grown_past_the_lock() -> AnalysedRun:
     """`--on-growth grow`: the second, smaller request fits in what the first one made."""
     past = grown(
         256 * KIB, "serving", before=64 * KIB, site=CONTINUATION, forced=True, locked=True
@@ -115,14 +115,14 @@ def grown_past_the_lock() -> Run:
     )
 
 
-def masked() -> Run:
+def masked() -> AnalysedRun:
     """More than before the lock, within what a neighbour had made: at the exact byte."""
     return session(
         process(*WARM, *served(64 * KIB, ask(CONTINUATION, 64 * KIB, "serving", 64 * KIB)))
     )
 
 
-MADE: dict[Callable[[], Run], dict[str, str]] = {
+MADE: dict[Callable[[], AnalysedRun], dict[str, str]] = {
     relocked: {"continuation": "escaped", "moe": "warmed"},
     grew_for_the_second_lock: {"continuation": "latent", "moe": "warmed"},
     never_locked: {"continuation": "outgrew", "moe": "warmed"},
@@ -139,7 +139,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made.__name__)
-def test_what_the_made_runs_show_is_known(made: Callable[[], Run]) -> None:
+def test_what_the_made_runs_show_is_known(made: Callable[[], AnalysedRun]) -> None:
     sites = json.loads(render_json(made()))["sites"]
     assert {FILES[s["file"]]: s["outcome"] for s in sites} == MADE[made]
 
@@ -154,14 +154,16 @@ def test_before_the_lock_means_before_that_lock() -> None:
     assert (site.warmup_bytes, site.serving_bytes, site.arena_bytes) == (0, 131_072, 65_536)
 
 
-def runs() -> Sequence[tuple[str, Callable[[], Run]]]:
+def runs() -> Sequence[tuple[str, Callable[[], AnalysedRun]]]:
     kept = sorted(path.parent for path in SAMPLES.rglob("run.json"))
     samples = [(p.name, lambda p=p: load_run(p)) for p in kept]
     return [(made.__name__, made) for made in MADE] + samples
 
 
 @pytest.mark.parametrize(("name", "load"), runs(), ids=[name for name, _ in runs()])
-def test_every_output_says_the_same_of_every_site(name: str, load: Callable[[], Run]) -> None:
+def test_every_output_says_the_same_of_every_site(
+    name: str, load: Callable[[], AnalysedRun]
+) -> None:
     run = load()
     report = json.loads(render_json(run))
     said = {_place(s): s["outcome"] for s in report["sites"]}
@@ -223,7 +225,7 @@ def _of_timelines(page: str) -> set[str]:
     return {unescape(hover.split("<br>")[1]) for hover in hovers}
 
 
-def _of_diff(run: Run) -> dict[Place, str]:
+def _of_diff(run: AnalysedRun) -> dict[Place, str]:
     rows = json.loads(as_json(phase_rows(run), [run]))["rows"]
     sites = {(str(s.key), r["slot"]): s for s, r in zip(run.sites, rows, strict=True)}
     found = {}
@@ -243,7 +245,7 @@ def _of_table(rows: Any, true: object) -> set[Place]:
     }
 
 
-def _parquet(run: Run) -> list[dict[str, Any]]:
+def _parquet(run: AnalysedRun) -> list[dict[str, Any]]:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows: list[dict[str, Any]] = parquet.read_table(io.BytesIO(render_parquet(run))).to_pylist()
     return rows
@@ -254,7 +256,7 @@ def _of_perfetto(text: str) -> set[str]:
     return {e["args"]["caller"] for e in events if e["name"].startswith("escape ")}
 
 
-def _of_watch(run: Run) -> set[str]:
+def _of_watch(run: AnalysedRun) -> set[str]:
     told = set()
     for worker in run.workers:
         state = ProcessState()
@@ -265,7 +267,7 @@ def _of_watch(run: Run) -> set[str]:
     return told
 
 
-def _of_gate(run: Run) -> set[Place]:
+def _of_gate(run: AnalysedRun) -> set[Place]:
     judgement = judge([run], Policy(selection=parse_selection("escapes")), date(2026, 1, 1))
     found = json.loads(gate_json.render(judgement))["findings"]
     assert {f["code"] for f in found if f["fails"]} <= ESCAPES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from wstrace.runs.run import Run, analyse
+from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.trace.reader import ProcessTrace, RunFile, Trace
 from wstrace.trace.records import (
     Capture,
@@ -267,7 +267,7 @@ def process(records: Sequence[Record], rank: int = 0, **head: object) -> Process
 
 def session(
     *processes: ProcessTrace, meta: RunFile | None = None, path: str = "wstrace-run"
-) -> Run:
+) -> AnalysedRun:
     """The analysed run."""
     started = meta or RunFile(
         run="20260516T101500Z-0a1b2c3d",
@@ -278,7 +278,7 @@ def session(
     return analyse(Trace(Path(path), started.run, list(processes), started))
 
 
-def crashed() -> Run:
+def crashed() -> AnalysedRun:
     """Two ranks, two slots: the second chunk of a long prompt is refused on both."""
     return session(*(process(_crashed_rank(rank), rank) for rank in range(2)))
 
@@ -315,7 +315,7 @@ def _crashed_rank(rank: int) -> list[Record]:
     )
 
 
-def grown(prefixes: Sequence[int] = (2048, 6144, 9000, 15000)) -> Run:
+def grown(prefixes: Sequence[int] = (2048, 6144, 9000, 15000)) -> AnalysedRun:
     """`--on-growth grow`: several escapes of one site, each survived."""
     arena = 24 * MIB
     records: list[Record] = [*worker(0, 1), *warm_up(arena)]
@@ -342,7 +342,7 @@ def grown(prefixes: Sequence[int] = (2048, 6144, 9000, 15000)) -> Run:
     return session(process(Clock().stamp(records)), path="wstrace-grow")
 
 
-def reserved() -> Run:
+def reserved() -> AnalysedRun:
     """A reserve was applied before profiling; nothing escapes."""
     arena = attention_bytes(16383)
     records: list[Record] = [
@@ -361,7 +361,7 @@ def reserved() -> Run:
     )
 
 
-def refused_reserve() -> Run:
+def refused_reserve() -> AnalysedRun:
     """The reserve did not fit this engine: the run says nothing."""
     records: list[Record] = [
         *worker(0, 1),
@@ -372,7 +372,7 @@ def refused_reserve() -> Run:
     return session(process(Clock().stamp(records)))
 
 
-def unlocked() -> Run:
+def unlocked() -> AnalysedRun:
     """Eager: no lock; the arena grows in serving."""
     records: list[Record] = [
         *worker(0, 1, {"enforce_eager": True, "cudagraph_mode": "NONE"}),
@@ -393,19 +393,19 @@ def unlocked() -> Run:
     return session(process(Clock().stamp(records)))
 
 
-def cut() -> Run:
+def cut() -> AnalysedRun:
     """Killed during profiling, its last line incomplete."""
     made = process(Clock().stamp([*worker(0, 1), phase("load"), phase("profile")]))
     made.cut = True
     return session(made)
 
 
-def empty() -> Run:
+def empty() -> AnalysedRun:
     """A folder without a trace."""
     return analyse(Trace(Path("wstrace-empty"), "", [], None, ["no trace file in this folder"]))
 
 
-def many_sites(count: int) -> Run:
+def many_sites(count: int) -> AnalysedRun:
     """`count` sites of one file."""
     sites: list[Record] = [
         Site(
@@ -422,7 +422,7 @@ def many_sites(count: int) -> Run:
     return session(process(Clock().stamp(records)))
 
 
-def many_ranks(count: int) -> Run:
+def many_ranks(count: int) -> AnalysedRun:
     """`count` tensor-parallel ranks, every eighth locked smaller."""
     processes = [
         process(

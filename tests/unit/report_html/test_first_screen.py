@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.report_html import runs
+from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.report.html import figures, render
 from wstrace.report.html.drivers import _line
 from wstrace.report.html.memory import MemoryView, Part
 from wstrace.report.html.verdict_view import verdict_view
-from wstrace.runs.run import Run, load_run
 
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_traces"
 
@@ -26,7 +26,7 @@ SAMPLES = Path(__file__).resolve().parents[3] / "sample_traces"
         (runs.empty(), ""),
     ],
 )
-def test_it_says_what_an_escape_did_to_the_engine(run: Run, outcome: str) -> None:
+def test_it_says_what_an_escape_did_to_the_engine(run: AnalysedRun, outcome: str) -> None:
     assert verdict_view(run).outcome == outcome
     badge = f'<p class="pill {outcome}">engine {outcome}</p>'
     assert (badge in render([run])) == bool(outcome)

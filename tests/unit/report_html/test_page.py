@@ -16,11 +16,11 @@ import pytest
 
 from tests.unit.report_html import runs
 from wstrace.bounds.bound import Bound
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.assets import read_bytes
 from wstrace.report.html import render
 from wstrace.report.html.page import PLOTLY
 from wstrace.reserve import config as reserve_config
-from wstrace.runs.run import Run
 from wstrace.trace.reader import RunFile
 from wstrace.trace.records import Note, Request, Site
 
@@ -81,7 +81,7 @@ def _words(text: str) -> str:
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda f: f.__name__)
-def test_every_kind_of_run_renders(make: Callable[[], Run]) -> None:
+def test_every_kind_of_run_renders(make: Callable[[], AnalysedRun]) -> None:
     text = render([make()])
     page = _Page(text)
     assert len(page.ids) == len(set(page.ids))
@@ -91,7 +91,7 @@ def test_every_kind_of_run_renders(make: Callable[[], Run]) -> None:
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda f: f.__name__)
-def test_nothing_is_loaded_from_anywhere(make: Callable[[], Run]) -> None:
+def test_nothing_is_loaded_from_anywhere(make: Callable[[], AnalysedRun]) -> None:
     page = _Page(render([make()]))
     for link in page.links:
         assert link.startswith(
@@ -163,7 +163,7 @@ def test_policy_allows_exactly_our_two_scripts() -> None:
     assert plotly == gzip.decompress(read_bytes(PLOTLY))
 
 
-def renamed(name: str) -> Run:
+def renamed(name: str) -> AnalysedRun:
     """The crashed run with `name` in every place that a trace fills."""
     session = runs.crashed()
     for view in session.workers:
@@ -255,7 +255,7 @@ def test_planted_secrets_never_appear() -> None:
             assert secret not in json.dumps(_figures(text))
 
 
-def bounded(session: Run) -> Run:
+def bounded(session: AnalysedRun) -> AnalysedRun:
     """Bounds given, so that a test of the page does not pay for 5,000 proofs."""
     given = Bound(bytes=1 << 20, grade="observed", observed=1 << 20)
     setattr(session, "_bound", lambda view, key: given)  # noqa: B010

@@ -11,7 +11,7 @@ import pytest
 
 from wstrace.cli.reading import read_sessions
 from wstrace.errors import WstraceError
-from wstrace.runs.run import load_run
+from wstrace.findings.analysed_run import load_run
 from wstrace.trace.reader import load
 from wstrace.trace.records import FORMAT, Header
 from wstrace.trace.run_file import RunFile, read_run

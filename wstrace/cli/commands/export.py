@@ -11,7 +11,7 @@ import typer
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
-    from wstrace.runs.run import Run
+    from wstrace.findings.analysed_run import AnalysedRun
 
 TRACE = Annotated[Path, typer.Argument(help="Trace folder or file.")]
 FORMAT = Annotated[
@@ -55,7 +55,7 @@ def command(
     outlet.write(_text(fmt, torch_trace)(session), output)
 
 
-def _text(fmt: str, torch_trace: Path | None) -> Callable[[Run], str]:
+def _text(fmt: str, torch_trace: Path | None) -> Callable[[AnalysedRun], str]:
     if fmt == "prometheus":
         from wstrace.report.export.prometheus import render_prometheus
 
@@ -70,7 +70,7 @@ def _text(fmt: str, torch_trace: Path | None) -> Callable[[Run], str]:
     return lambda session: render_perfetto(session, base)
 
 
-def _write_bytes(session: Run, output: Path | None) -> None:
+def _write_bytes(session: AnalysedRun, output: Path | None) -> None:
     from wstrace.report.export.table_export import render_parquet
 
     if output is None:

@@ -45,8 +45,8 @@ def command(traces: TRACES, fmt: FORMAT = None, output: OUT = None, run: RUN = N
 def _on_terminal(session: object) -> None:
     from rich.console import Console
 
+    from wstrace.findings.analysed_run import AnalysedRun
     from wstrace.report.text import render
-    from wstrace.runs.run import Run
 
-    assert isinstance(session, Run)
+    assert isinstance(session, AnalysedRun)
     render(session, Console(file=sys.stdout, highlight=False, soft_wrap=False))

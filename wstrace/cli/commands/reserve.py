@@ -12,8 +12,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wstrace.findings.analysed_run import AnalysedRun
     from wstrace.planning.plan import ReservePlan
-    from wstrace.runs.run import Run
 
 TRACES = Annotated[
     list[Path],
@@ -95,7 +95,7 @@ def command(
         print(line, file=sys.stderr)
 
 
-def _doubts(sessions: Sequence[Run]) -> list[str]:
+def _doubts(sessions: Sequence[AnalysedRun]) -> list[str]:
     return [f"Trace: {why}" for session in sessions for why in session.inconclusive]
 
 

@@ -272,8 +272,8 @@ def _conclude(folder: Path, run: str, quiet: bool, report: Path | None) -> None:
     if quiet and report is None:
         return
     try:
+        from wstrace.findings.analysed_run import load_run
         from wstrace.report.verdict import verdict_lines
-        from wstrace.runs.run import load_run
 
         session = load_run(folder, run)
         if not quiet:

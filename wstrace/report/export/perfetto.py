@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from wstrace.errors import WstraceError
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.finding_text import slot_text, step_text
-from wstrace.runs.run import Run
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import (
     Capture,
@@ -64,7 +64,7 @@ def torch_base(path: Path) -> int:
         ) from error
 
 
-def render_perfetto(run: Run, base_ns: int | None = None) -> str:
+def render_perfetto(run: AnalysedRun, base_ns: int | None = None) -> str:
     """The trace as JSON; timestamps count from `base_ns`, by default torch's own base."""
     base = _default_base(run) if base_ns is None else base_ns
     events: list[Event] = []
@@ -79,7 +79,7 @@ def render_perfetto(run: Run, base_ns: int | None = None) -> str:
     return json.dumps(document, separators=(",", ":")) + "\n"
 
 
-def _default_base(run: Run) -> int:
+def _default_base(run: AnalysedRun) -> int:
     first = min((worker.header.wall_ns for worker in run.workers), default=0)
     return first // QUARTER_NS * QUARTER_NS
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from wstrace.runs.run import Run
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.runs.worker import Worker, WorkerSite
 from wstrace.trace.records import Slot
 from wstrace.trace.redact import redact_text
@@ -28,10 +28,10 @@ class Metric:
     name: str
     kind: Literal["gauge", "counter"]
     help: str
-    samples: Callable[[Run], Iterable[Sample]]
+    samples: Callable[[AnalysedRun], Iterable[Sample]]
 
 
-def render_prometheus(run: Run) -> str:
+def render_prometheus(run: AnalysedRun) -> str:
     """All metrics of a session; a family without a sample is left out."""
     lines: list[str] = []
     for metric in METRICS:
@@ -66,7 +66,7 @@ def _slot(slot: Slot) -> Labels:
     return {"ubatch": str(slot.ubatch), "lane": str(slot.lane)}
 
 
-def _info(run: Run) -> Iterator[Sample]:
+def _info(run: AnalysedRun) -> Iterator[Sample]:
     header = run.workers[0].header if run.workers else None
     yield (
         {
@@ -79,12 +79,12 @@ def _info(run: Run) -> Iterator[Sample]:
     )
 
 
-def _verdict(run: Run) -> Iterator[Sample]:
+def _verdict(run: AnalysedRun) -> Iterator[Sample]:
     for verdict in ("clean", "findings", "inconclusive"):
         yield {"verdict": verdict}, float(run.verdict() == verdict)
 
 
-def _findings(run: Run) -> Iterator[Sample]:
+def _findings(run: AnalysedRun) -> Iterator[Sample]:
     counted: dict[tuple[str, str], int] = {}
     for finding in run.findings:
         key = finding.code, finding.severity
@@ -93,8 +93,8 @@ def _findings(run: Run) -> Iterator[Sample]:
         yield {"code": code, "severity": severity}, count
 
 
-def _arenas(size: Callable[[Worker, Slot], int]) -> Callable[[Run], Iterator[Sample]]:
-    def samples(run: Run) -> Iterator[Sample]:
+def _arenas(size: Callable[[Worker, Slot], int]) -> Callable[[AnalysedRun], Iterator[Sample]]:
+    def samples(run: AnalysedRun) -> Iterator[Sample]:
         for worker in run.workers:
             for slot in worker.slots():
                 yield {**_rank(worker), **_slot(slot)}, size(worker, slot)
@@ -111,12 +111,12 @@ def _reserved(worker: Worker, slot: Slot) -> int:
     return sizes[-1] if sizes else 0
 
 
-def _locked(run: Run) -> Iterator[Sample]:
+def _locked(run: AnalysedRun) -> Iterator[Sample]:
     for worker in run.workers:
         yield _rank(worker), float(worker.last_lock is not None)
 
 
-def _growths(run: Run) -> Iterator[Sample]:
+def _growths(run: AnalysedRun) -> Iterator[Sample]:
     for worker in run.workers:
         counted: dict[tuple[Slot, str], int] = {}
         for growth in worker.growths:
@@ -126,7 +126,7 @@ def _growths(run: Run) -> Iterator[Sample]:
             yield {**_rank(worker), **_slot(slot), "when": when}, count
 
 
-def _refused(run: Run) -> Iterator[Sample]:
+def _refused(run: AnalysedRun) -> Iterator[Sample]:
     for worker in run.workers:
         kinds = [failure.kind for failure in worker.failures if not failure.survived]
         for kind in ("arena", "persistent", "layer", "memory"):
@@ -137,8 +137,8 @@ def _site_labels(worker: Worker, use: WorkerSite) -> Labels:
     return {"site": str(use.key), **_rank(worker), **_slot(use.slot)}
 
 
-def _sites(size: Callable[[WorkerSite], int]) -> Callable[[Run], Iterator[Sample]]:
-    def samples(run: Run) -> Iterator[Sample]:
+def _sites(size: Callable[[WorkerSite], int]) -> Callable[[AnalysedRun], Iterator[Sample]]:
+    def samples(run: AnalysedRun) -> Iterator[Sample]:
         for worker in run.workers:
             for use in worker.sites.values():
                 yield _site_labels(worker, use), size(use)
@@ -146,22 +146,22 @@ def _sites(size: Callable[[WorkerSite], int]) -> Callable[[Run], Iterator[Sample
     return samples
 
 
-def _calls(run: Run) -> Iterator[Sample]:
+def _calls(run: AnalysedRun) -> Iterator[Sample]:
     for worker in run.workers:
         for use in worker.sites.values():
             for phase, calls in use.calls.items():
                 yield {**_site_labels(worker, use), "phase": phase}, calls
 
 
-def _bounds(run: Run) -> Iterator[Sample]:
+def _bounds(run: AnalysedRun) -> Iterator[Sample]:
     for site in run.sites:
         if site.bound.bytes is not None:
             labels = {"site": str(site.key), **_slot(site.slot), "grade": site.bound.grade}
             yield labels, site.bound.bytes
 
 
-def _counts(name: str) -> Callable[[Run], Iterator[Sample]]:
-    def samples(run: Run) -> Iterator[Sample]:
+def _counts(name: str) -> Callable[[AnalysedRun], Iterator[Sample]]:
+    def samples(run: AnalysedRun) -> Iterator[Sample]:
         for worker in run.workers:
             if worker.counts is not None:
                 yield _rank(worker), getattr(worker.counts, name)
@@ -169,8 +169,8 @@ def _counts(name: str) -> Callable[[Run], Iterator[Sample]]:
     return samples
 
 
-def _memory(name: str) -> Callable[[Run], Iterator[Sample]]:
-    def samples(run: Run) -> Iterator[Sample]:
+def _memory(name: str) -> Callable[[AnalysedRun], Iterator[Sample]]:
+    def samples(run: AnalysedRun) -> Iterator[Sample]:
         for worker in run.workers:
             value = getattr(worker.memory, name)
             if value is not None:
@@ -179,7 +179,7 @@ def _memory(name: str) -> Callable[[Run], Iterator[Sample]]:
     return samples
 
 
-def _last_record(run: Run) -> Iterator[Sample]:
+def _last_record(run: AnalysedRun) -> Iterator[Sample]:
     for worker in run.workers:
         newest = max((r.ns for r in worker.process.records), default=0)
         header = worker.header

@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import Any, Final
 
 from wstrace.errors import WstraceError
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.frames import frames
 from wstrace.frames.columns import REQUESTS, Dtype
-from wstrace.runs.run import Run
 
 _ARROW: Final[dict[Dtype, str]] = {
     "int64": "int64",
@@ -20,13 +20,13 @@ _ARROW: Final[dict[Dtype, str]] = {
 }
 
 
-def render_csv(run: Run) -> str:
+def render_csv(run: AnalysedRun) -> str:
     """The table as CSV with a header line; unknown values are empty."""
     text: str = frames.requests(run).to_csv(index=False, lineterminator="\n")
     return text
 
 
-def render_parquet(run: Run) -> bytes:
+def render_parquet(run: AnalysedRun) -> bytes:
     """The table as a Parquet file. Raises WstraceError where pyarrow is missing."""
     try:
         arrow: Any = import_module("pyarrow")

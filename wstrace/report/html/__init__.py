@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.html.pair import render_pair
 from wstrace.report.html.single import render_single
-from wstrace.runs.run import Run
 
 
-def render(runs: Sequence[Run]) -> str:
+def render(runs: Sequence[AnalysedRun]) -> str:
     """The report of one session, or of two (old and new) compared.
 
     Raises ValueError for any other number.

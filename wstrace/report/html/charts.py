@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.html import figures
 from wstrace.report.html.drivers import DriverChart, driver_charts
 from wstrace.report.html.memory import MemoryView, memory_view
 from wstrace.report.html.sites import SiteRow, site_rows
 from wstrace.report.html.timeline import Timeline, timelines
 from wstrace.reserve.schema import ReserveConfig
-from wstrace.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Charts:
     memory: MemoryView | None
 
 
-def charts(run: Run, config: ReserveConfig | None) -> Charts:
+def charts(run: AnalysedRun, config: ReserveConfig | None) -> Charts:
     """What can be drawn of `run`; `config` is the reserve that its memory is shown with."""
     rows, rows_left = site_rows(run)
     lines, slots_left = timelines(run)

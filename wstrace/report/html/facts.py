@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.html.names import clean, clean_argv
-from wstrace.runs.run import Run
 from wstrace.runs.worker import Worker
 from wstrace.triage.log_run import LogRun
 from wstrace.triage.redaction import redact_value
@@ -25,7 +25,7 @@ class RunFacts:
     notes: tuple[str, ...]
 
 
-def run_facts(session: Run) -> RunFacts:
+def run_facts(session: AnalysedRun) -> RunFacts:
     """The facts of a run, from run.json and the first worker."""
     if isinstance(session, LogRun):
         return _of_log(session)
@@ -57,13 +57,13 @@ def _of_log(session: LogRun) -> RunFacts:
     )
 
 
-def _title(session: Run, worker: Worker | None) -> str:
+def _title(session: AnalysedRun, worker: Worker | None) -> str:
     model = clean(str(worker.limits.get("model") or "")) if worker else ""
     version = f"vLLM {worker.header.vllm}" if worker and worker.header.vllm else ""
     return " · ".join(part for part in (model, version) if part) or clean(session.trace.run)
 
 
-def _run(session: Run, worker: Worker | None) -> list[Pair]:
+def _run(session: AnalysedRun, worker: Worker | None) -> list[Pair]:
     meta = session.trace.meta
     pairs = [("run", clean(session.trace.run))]
     if meta is not None:
@@ -118,7 +118,7 @@ def _phases(worker: Worker) -> list[tuple[str, str, str]]:
     ]
 
 
-def _notes(session: Run) -> list[str]:
+def _notes(session: AnalysedRun) -> list[str]:
     cut = [f"{p.path.name}: its last record was cut" for p in session.trace.processes if p.cut]
     rests = [f"rests on: {line}" for line in session.rests_on.lines()]
     return list(dict.fromkeys([*session.notes, *cut, *rests]))[:40]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from wstrace.errors import ended
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
 from wstrace.known_sites import known
 from wstrace.report.finding_text import MAX_WAYS, of_log, slot_text, step_text, way_text
 from wstrace.report.html.names import clean, rank_names
 from wstrace.report.html.sites import SiteRow
 from wstrace.report.pages import page_url
-from wstrace.runs.run import Run
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Slot
 from wstrace.units import exact, human
@@ -39,7 +39,7 @@ class Card:
     bars: tuple[tuple[str, str, float], ...]
 
 
-def cards(run: Run, rows: Sequence[SiteRow]) -> tuple[list[Card], int]:
+def cards(run: AnalysedRun, rows: Sequence[SiteRow]) -> tuple[list[Card], int]:
     """The worst findings first, and how many are left out."""
     numbers = {(r.site.key.file, r.site.key.function, r.site.slot): r.number for r in rows}
     worker = run.workers[0] if run.workers else None

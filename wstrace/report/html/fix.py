@@ -6,10 +6,10 @@ import base64
 import shlex
 from dataclasses import dataclass
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.html.names import clean, clean_argv
 from wstrace.reserve.schema import ReserveConfig
 from wstrace.reserve.writer import dumps
-from wstrace.runs.run import Run
 from wstrace.trace.redact import redact_text
 from wstrace.triage.log_run import LogRun
 from wstrace.units import exact
@@ -39,7 +39,7 @@ class Fix:
     not_covered: tuple[tuple[str, str, str], ...]
 
 
-def fix(run: Run, config: ReserveConfig | None, can_fail: tuple[str, ...] = ()) -> Fix:
+def fix(run: AnalysedRun, config: ReserveConfig | None, can_fail: tuple[str, ...] = ()) -> Fix:
     """The fix for a session; without a config only the commands that make one."""
     text = redact_text(dumps(config)) if config is not None else ""
     too_large = len(text) > LARGEST
@@ -64,14 +64,14 @@ def fix(run: Run, config: ReserveConfig | None, can_fail: tuple[str, ...] = ()) 
     )
 
 
-def _make(run: Run) -> str:
+def _make(run: AnalysedRun) -> str:
     name = shlex.quote(clean(run.trace.path.name))
     if isinstance(run, LogRun):
         return f"wstrace triage {name} --reserve reserve.yaml"
     return f"wstrace reserve {name} -o reserve.yaml"
 
 
-def _command(run: Run) -> str:
+def _command(run: AnalysedRun) -> str:
     meta = run.trace.meta
     if meta is not None:
         return clean_argv(tuple(shlex.quote(word) for word in meta.command))

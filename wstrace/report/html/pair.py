@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.codes import ORDER
 from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import slot_text
@@ -18,7 +19,7 @@ from wstrace.report.html.sites import MOST_BARS
 from wstrace.report.html.timeline import Timeline, timelines
 from wstrace.report.html.verdict_view import VerdictView, verdict_view
 from wstrace.runs.compare import SiteChange, compare
-from wstrace.runs.run import Run, RunSite
+from wstrace.runs.run import RunSite
 
 MOST_ROWS: Final = 1000
 MOST_TIMELINES: Final = 4
@@ -37,9 +38,9 @@ class ChangeRow:
     bound_b: int | None
 
 
-def render_pair(old: Run, new: Run) -> str:
+def render_pair(old: AnalysedRun, new: AnalysedRun) -> str:
     """The page that compares run A (old) with run B (new)."""
-    changes = compare(old, new)
+    changes = compare(old.run, new.run)
     facts = run_facts(old), run_facts(new)
     lines = [_first(timelines(session)[0]) for session in (old, new)]
     verdicts = verdict_view(old), verdict_view(new)
@@ -107,7 +108,7 @@ def different(a: RunFacts, b: RunFacts) -> list[tuple[str, str, str]]:
     return [pair for pair in pairs if pair[1] != pair[2]]
 
 
-def _finding_changes(old: Run, new: Run) -> list[tuple[str, str, str, str]]:
+def _finding_changes(old: AnalysedRun, new: AnalysedRun) -> list[tuple[str, str, str, str]]:
     """(code, where, in A, in B) of every finding of either run, the worst first."""
     a, b = _findings(old), _findings(new)
     ranked = sorted([*new.findings, *old.findings], key=lambda f: ORDER[f.severity])
@@ -115,7 +116,7 @@ def _finding_changes(old: Run, new: Run) -> list[tuple[str, str, str, str]]:
     return [(*key, a.get(key, "-"), b.get(key, "-")) for key in keys]
 
 
-def _findings(session: Run) -> dict[tuple[str, str], str]:
+def _findings(session: AnalysedRun) -> dict[tuple[str, str], str]:
     return {_named(f): clean(f.detail, 300) for f in reversed(session.findings)}
 
 

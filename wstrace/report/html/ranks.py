@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.coverage import missing_ranks
 from wstrace.report.finding_text import slot_text
 from wstrace.report.html.names import rank_label, rank_names
-from wstrace.runs.run import Run
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Ranks
 from wstrace.units import human
@@ -59,7 +59,7 @@ class RankGrid:
     compact: bool
 
 
-def rank_grid(run: Run) -> RankGrid:
+def rank_grid(run: AnalysedRun) -> RankGrid:
     """Every rank of the run, missing ones last."""
     escaped = {rank for f in run.escapes for rank in f.ranks}
     cells = [(v.ranks, _cell(v, v.ranks in escaped)) for v in run.workers]

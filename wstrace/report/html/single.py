@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.html.charts import charts, drawn
 from wstrace.report.html.facts import run_facts
 from wstrace.report.html.findings import cards
@@ -14,10 +15,9 @@ from wstrace.report.html.planned import planned
 from wstrace.report.html.ranks import rank_grid
 from wstrace.report.html.sites import MOST_BARS, origins
 from wstrace.report.html.verdict_view import verdict_view
-from wstrace.runs.run import Run
 
 
-def render_single(run: Run) -> str:
+def render_single(run: AnalysedRun) -> str:
     """The whole page as text."""
     config, can_fail = planned(run)
     found = charts(run, config)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import MAX_WAYS, slot_text, step_text, way_text
 from wstrace.report.html.names import clean, rank_label
 from wstrace.runs.lock_epochs import Outcome
-from wstrace.runs.run import Run, RunSite
+from wstrace.runs.run import RunSite
 from wstrace.trace.records import Leaf, Request, Slot, Spec
 from wstrace.units import human
 
@@ -72,7 +73,7 @@ class Origin:
     stack: tuple[str, ...]
 
 
-def site_rows(run: Run) -> tuple[list[SiteRow], int]:
+def site_rows(run: AnalysedRun) -> tuple[list[SiteRow], int]:
     """The largest sites first, and how many smaller ones are left out."""
     codes = worst_codes(run.findings)
     ordered = sorted(run.sites, key=lambda s: codes.get(_key(s), "") == "")

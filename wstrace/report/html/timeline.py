@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, Literal
 
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.finding_text import step_text
 from wstrace.report.html.names import figure_text, rank_label
 from wstrace.runs.lock_epochs import Outcome
-from wstrace.runs.run import Run
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import (
     Capture,
@@ -105,7 +105,7 @@ class _Stretch:
     reserves: list[tuple[int, ReserveEvent]] = field(default_factory=list)
 
 
-def timelines(run: Run) -> tuple[list[Timeline], int]:
+def timelines(run: AnalysedRun) -> tuple[list[Timeline], int]:
     """One timeline a used slot, for the worker that asked most there; and slots left out."""
     seen = {slot for worker in run.workers for slot in worker.slots()}
     slots = [slot for slot in seen if _largest(run.workers, slot)]

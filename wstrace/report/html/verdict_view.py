@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from wstrace.findings.analysed_run import AnalysedRun, Verdict
 from wstrace.findings.finding import Finding
 from wstrace.report.html.names import clean
 from wstrace.report.verdict import sentence
-from wstrace.runs.run import Run, Verdict
 from wstrace.units import human
 
 _LABELS: Final[dict[Verdict, str]] = {
@@ -39,7 +39,7 @@ class VerdictView:
     reasons: tuple[str, ...]
 
 
-def verdict_view(run: Run) -> VerdictView:
+def verdict_view(run: AnalysedRun) -> VerdictView:
     """What a triager reads first."""
     worst = next((f for f in run.findings if f.severity == "error"), None)
     caller, rest = _split(sentence(run), worst)
@@ -56,12 +56,12 @@ def verdict_view(run: Run) -> VerdictView:
     )
 
 
-def _label(run: Run) -> str:
+def _label(run: AnalysedRun) -> str:
     verdict = run.verdict()
     return _LABELS[verdict] if run.escapes or verdict != "findings" else "Findings"
 
 
-def _outcome(run: Run) -> Literal["", "died", "survived"]:
+def _outcome(run: AnalysedRun) -> Literal["", "died", "survived"]:
     """vLLM's engine dies of a refusal; under --on-growth grow it goes on."""
     refused = [failure for worker in run.workers for failure in worker.failures]
     if any(not failure.survived for failure in refused):
@@ -69,7 +69,7 @@ def _outcome(run: Run) -> Literal["", "died", "survived"]:
     return "survived" if run.escapes else ""
 
 
-def _also(run: Run, worst: Finding | None) -> tuple[tuple[str, str], ...]:
+def _also(run: AnalysedRun, worst: Finding | None) -> tuple[tuple[str, str], ...]:
     others = [finding for finding in run.escapes if finding is not worst]
     return tuple((clean(f.caller or f.site), _sizes(f)) for f in others[:MOST_ESCAPES])
 
@@ -95,7 +95,7 @@ def _unbroken(text: str) -> str:
     return re.sub(r"(\d) (?=[KMG]?i?B\b)", "\\1\u00a0", text)
 
 
-def _error_text(run: Run, worst: Finding | None) -> str:
+def _error_text(run: AnalysedRun, worst: Finding | None) -> str:
     """vLLM's own message for the worst finding's site, where the run died of it."""
     if worst is None:
         return ""
@@ -123,7 +123,7 @@ def _of_finding(worst: Finding) -> tuple[tuple[str, str, str], ...]:
     return tuple(n for n in numbers if n[1] != "-")
 
 
-def _of_run(run: Run) -> tuple[tuple[str, str, str], ...]:
+def _of_run(run: AnalysedRun) -> tuple[tuple[str, str, str], ...]:
     counts = [worker.counts for worker in run.workers if worker.counts]
     sizes = [size for worker in run.workers for size in worker.locked_sizes.values()]
     largest = max((s.serving_bytes for s in run.sites), default=0)

@@ -1,0 +1,109 @@
+"""A run with what was found in it: the one object that reports, gate and Python API take."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from wstrace.errors import one_line
+from wstrace.findings import coverage, escapes, kv_sizing, pointers
+from wstrace.findings.codes import ESCAPES
+from wstrace.findings.finding import Finding, merge
+from wstrace.findings.rests_on import RestsOn, rests_on
+from wstrace.runs.run import Run, RunSite, run_of
+from wstrace.runs.worker import Worker
+from wstrace.trace.reader import Progress, Trace, load
+
+Verdict = Literal["clean", "findings", "inconclusive"]
+
+
+@dataclass
+class AnalysedRun:
+    """A run, its findings, and the verdict over them.
+
+    `findings` and `inconclusive` are computed on first use; findings are stable in order.
+    """
+
+    run: Run
+    allow_unlocked: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def trace(self) -> Trace:
+        """The files as read."""
+        return self.run.trace
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The workers, by rank."""
+        return self.run.workers
+
+    @property
+    def sites(self) -> list[RunSite]:
+        """The sites of all workers, the largest request first."""
+        return self.run.sites
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """All findings, merged over ranks, the worst first."""
+        found: list[Finding] = []
+        for worker in self.workers:
+            found += escapes.find(worker, self.run.bound_of(worker))
+            found += kv_sizing.find(worker, self.run.bound_of(worker))
+            found += pointers.find(worker, self.run.bound_of(worker))
+            found += coverage.find(worker)
+        found += kv_sizing.find_across(self.workers)
+        found += coverage.find_missing(self.workers)
+        return [self._addressed(finding) for finding in merge(found)]
+
+    def _addressed(self, finding: Finding) -> Finding:
+        """Its advice with the trace as the user typed it, to be pasted into a shell."""
+        if "reserve TRACE" not in finding.advice:
+            return finding
+        named = one_line(shlex.quote(str(self.trace.path)))
+        advice = finding.advice.replace("reserve TRACE", f"reserve {named}")
+        return replace(finding, advice=advice)
+
+    @cached_property
+    def rests_on(self) -> RestsOn:
+        """What the verdict rests on."""
+        return rests_on(self.trace, self.workers)
+
+    @cached_property
+    def inconclusive(self) -> list[str]:
+        """Why this trace cannot show that the run was clean; empty when it can."""
+        found = coverage.reasons(self.workers, self.findings, self.trace, self.allow_unlocked)
+        return list(dict.fromkeys([*found, *self.trace.doubts]))
+
+    def verdict(self) -> Verdict:
+        """`findings` when an error was found, else whether the trace can show `clean`."""
+        if any(f.severity == "error" for f in self.findings):
+            return "findings"
+        return "inconclusive" if self.inconclusive else "clean"
+
+    @property
+    def escapes(self) -> list[Finding]:
+        """Requests that a locked arena refused, or that grow let pass."""
+        return [f for f in self.findings if f.code in ESCAPES]
+
+
+def analyse(trace: Trace, *, allow_unlocked: bool = False) -> AnalysedRun:
+    """The analysed form of a trace."""
+    run = run_of(trace)
+    notes = [*trace.notes, *coverage.version_notes(run.workers)]
+    notes += pointers.order_notes(run.workers)
+    return AnalysedRun(run, allow_unlocked, notes)
+
+
+def load_run(
+    path: Path,
+    run: str | None = None,
+    *,
+    allow_unlocked: bool = False,
+    progress: Progress | None = None,
+) -> AnalysedRun:
+    """Read and analyse a trace folder or file. Raises WstraceError as `load` does."""
+    return analyse(load(path, run, progress), allow_unlocked=allow_unlocked)
