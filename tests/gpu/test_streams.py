@@ -38,7 +38,7 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         self.live = Live(Settings(directory=str(folder), run="r"))
         self.records: list[Any] = []
-        self.live.write = self.records.append  # type: ignore[assignment, method-assign]
+        self.live.output.write = self.records.append  # type: ignore[assignment, method-assign]
         self.manager = WorkspaceManager(self.live)
         self.live.phases.current = "serving"
         self.side = torch.cuda.Stream()

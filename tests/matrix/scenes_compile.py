@@ -11,7 +11,7 @@ import torch
 
 from tests.matrix.harness import MIB, ask, recorded, workspace
 from tests.matrix.kit import Facts, Kit, scenario
-from wstrace.recorder.hooks.wrapping import MARK
+from wstrace.recorder.wrapping import MARK
 
 ROWS = 16
 

@@ -57,7 +57,7 @@ def life(folder: Path) -> Facts:
         engine.wrapper.worker.sample_tokens(None)
         engine.wrapper.worker.execute_dummy_batch()
         engine.wrapper.shutdown()
-        return {"phase": live.phases.current, "manager_gone": live.manager is None}
+        return {"phase": live.phases.current, "manager_gone": live.manager.current is None}
 
 
 def engine_dummy() -> None:

@@ -94,12 +94,12 @@ class Bench:
     def calls(self) -> int:
         """Requests that the recorder has counted so far."""
         live = self.live
-        folded = sum(tally.calls for tally in live.tallies.values())
-        return folded + sum(entry.calls for entry in live.hot.values())
+        folded = sum(tally.calls for tally in live.counters.tallies.values())
+        return folded + sum(entry.calls for entry in live.counters.hot.values())
 
     def records(self) -> int:
         """Request, growth and failure records in the trace file so far."""
-        path = self.live.writer.path
+        path = self.live.output.writer.path
         lines = Path(path).read_bytes().splitlines() if path else []
         return sum(any(tag in line for tag in REQUESTS) for line in lines)
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from wstrace.recorder.state.process import package_version
+from wstrace.recorder.state.output import package_version
 from wstrace.versions import release_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wstrace.recorder.install import SCRATCH_MODULE, WORKER_MODULE, WORKSPACE_MODULE
-from wstrace.recorder.state.process import package_version
+from wstrace.recorder.state.output import package_version
 from wstrace.recorder.vllm_state.workspace import missing_fields
 from wstrace.versions import release_of
 from wstrace.vllm import methods

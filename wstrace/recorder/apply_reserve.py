@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from wstrace.errors import WstraceError
-from wstrace.recorder.state.kv_memory import free_memory, window_now
+from wstrace.recorder.state.kv_memory import free_memory
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import workspace
 from wstrace.recorder.vllm_state.config_limits import limits_now
@@ -34,13 +34,12 @@ def apply_reserve(live: Live) -> None:
     does not fit this engine; under `skip` it writes a `reserve` record and serves on.
     """
     path = live.settings.reserve
-    if path is None or live.manager is None:
+    if path is None or live.manager.current is None:
         return
-    limits = limits_now(live.worker)
+    limits = limits_now(live.worker.current)
     mark = (live.arenas.manager_id, sorted((k, str(v)) for k, v in limits.items()))
-    if mark == live.reserve_mark:
+    if not live.manager.reserve_is_new(mark):
         return
-    live.reserve_mark = mark
     config, wanted, why = _wanted(live, path, limits)
     room = _smallest_room(live, wanted if not why else [])
     why = why or _too_much(live, wanted, room)
@@ -59,7 +58,7 @@ def _wanted(live: Live, path: str, limits: dict[str, Any]) -> tuple[str, list[Sl
         wrong = mismatch(config, limits, model_digest(limits))
         if wrong:
             return "", [], wrong
-        slots, _ = live.arenas.sizes(live.manager)
+        slots, _ = live.arenas.sizes(live.manager.current)
         return msgspec.json.encode(config).decode(), evaluate(config, limits, slots), ""
     except WstraceError as error:
         return "", [], error.message
@@ -67,7 +66,7 @@ def _wanted(live: Live, path: str, limits: dict[str, Any]) -> tuple[str, list[Sl
 
 def _growth(live: Live, wanted: Sequence[SlotBytes]) -> int:
     """Bytes that the reserve would add to this manager's arenas."""
-    slots, sizes = live.arenas.sizes(live.manager)
+    slots, sizes = live.arenas.sizes(live.manager.current)
     now = dict(zip(slots, sizes, strict=True))
     return sum(max(0, s.bytes - now[s.slot]) for s in wanted if s.slot in now)
 
@@ -84,12 +83,12 @@ def _too_much(live: Live, wanted: Sequence[SlotBytes], room: int | None) -> str:
 
 def _smallest_room(live: Live, wanted: Sequence[SlotBytes]) -> int | None:
     """Free device bytes, the minimum over the ranks of this engine."""
-    free = free_memory(live.worker)
+    free = free_memory(live.worker.current)
     own = free[0] if free else None
     try:
         return _minimum_over_ranks(own)
     except Exception as error:
-        live.complain("free memory over ranks", error)
+        live.output.complain("free memory over ranks", error)
         return own
 
 
@@ -110,7 +109,7 @@ def _minimum_over_ranks(own: int | None) -> int | None:
 
 def _refuse(live: Live, path: str, why: str) -> None:
     policy = live.settings.reserve_policy
-    live.write(
+    live.output.write(
         ReserveEvent(
             event="refused", phase=live.phases.current, why=why, path=_name(path), policy=policy
         )
@@ -130,18 +129,18 @@ def _name(path: str) -> str:
 
 
 def _fill(live: Live, path: str, wanted: Sequence[SlotBytes], config: str) -> None:
-    manager = live.manager
+    manager, ensure = live.manager.current, live.manager.ensure
     by_slot = {s.slot: s.bytes for s in wanted}
     slots, before = live.arenas.sizes(manager)
     live.arenas.changes(manager)
     for index, slot in enumerate(slots):
         if by_slot.get(slot, 0) > before[index]:
             with workspace.acting_as(manager, index):
-                live.original_ensure(manager, by_slot[slot])
+                ensure(manager, by_slot[slot])
             _write_growths(live, manager)
     _, sizes = live.arenas.sizes(manager)
     applied = sizes != before
-    live.write(
+    live.output.write(
         ReserveEvent(
             event="applied" if applied else "satisfied",
             slots=slots,
@@ -157,7 +156,7 @@ def _fill(live: Live, path: str, wanted: Sequence[SlotBytes], config: str) -> No
 
 def _write_growths(live: Live, manager: Any) -> None:
     for index, before, after in live.arenas.changes(manager):
-        live.write(
+        live.output.write(
             Growth(
                 slot=workspace.slot_at(manager, index),
                 before=before.bytes,
@@ -166,7 +165,7 @@ def _write_growths(live: Live, manager: Any) -> None:
                 generation=live.arenas.generation(index),
                 address=after.address,
                 reserve=True,
-                window=window_now(live),
+                window=live.window(),
                 manager=live.arenas.manager_id,
             )
         )

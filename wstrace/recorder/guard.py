@@ -9,19 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from wstrace.recorder.state.process import Live
+
+class Complains(Protocol):
+    """Notes an error of the recorder's own."""
+
+    def complain(self, what: str, error: Exception) -> None:
+        """Never raises."""
+
+
+class HasOutput(Protocol):
+    """The recorder's state, as far as the guard needs it."""
+
+    @property
+    def output(self) -> Complains:
+        """Where the error is noted."""
 
 
 def guarded(
-    live: Live, what: str, function: Callable[..., Any], *args: Any, default: Any = None
+    live: HasOutput, what: str, function: Callable[..., Any], *args: Any, default: Any = None
 ) -> Any:
     """`function(*args)`; an error becomes a note that says in `what`, and gives `default`."""
     try:
         return function(*args)
     except Exception as error:
         with suppress(Exception):
-            live.complain(what, error)
+            live.output.complain(what, error)
         return default

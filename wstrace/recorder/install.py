@@ -16,15 +16,14 @@ from types import ModuleType
 from typing import Any
 
 from wstrace.recorder.guard import guarded
-from wstrace.recorder.hooks import capture
+from wstrace.recorder.hooks import captures
 from wstrace.recorder.hooks.manager import hook_manager
 from wstrace.recorder.hooks.persistent import wrap_permute_scratch
 from wstrace.recorder.hooks.worker import Maker, Method, runner_makers, worker_makers
 from wstrace.recorder.imports import when_imported
 from wstrace.recorder.settings import Settings, read_settings
-from wstrace.recorder.state.kv_memory import read_sizing
 from wstrace.recorder.state.process import Live
-from wstrace.recorder.vllm_state.config_limits import read_limits, read_ranks
+from wstrace.recorder.vllm_state.config_limits import read_ranks
 from wstrace.reserve.schema import model_digest
 from wstrace.trace.records import End, Ranks, WorkerInit
 from wstrace.vllm import methods
@@ -46,7 +45,6 @@ def install(settings: Settings | None = None) -> Live:
     global _live
     if _live is None:
         _live = Live(settings or read_settings())
-        _live.hooks.vllm = _live.memory.vllm
         when_imported(WORKER_MODULE, functools.partial(_hook_door, _live))
         atexit.register(_at_exit, _live)
         _watch_forks()
@@ -61,7 +59,7 @@ def _watch_forks() -> None:
 
 def _after_fork() -> None:
     if _live is not None:
-        guarded(_live, "fork", _live.forked)
+        guarded(_live, "fork", _live.counters.forked)
 
 
 def uninstall() -> None:
@@ -75,15 +73,15 @@ def uninstall() -> None:
 
 def _at_exit(live: Live) -> None:
     guarded(live, "door", _look_for_door, live)
-    if live.writer.is_open:
+    if live.output.writer.is_open:
         guarded(live, "counts", live.flush_counts)
     guarded(live, "end", _write_end, live)
 
 
 def _write_end(live: Live) -> None:
-    if live.writer.is_open:
-        live.write(End(steps=live.steps.index))
-    live.writer.close()
+    if live.output.writer.is_open:
+        live.output.write(End(steps=live.steps.index))
+    live.output.writer.close()
 
 
 def _hook_door(live: Live, module: ModuleType) -> None:
@@ -97,13 +95,13 @@ def _open_door(live: Live, module: ModuleType) -> None:
     if not isinstance(owner, type):
         _no_door(live, f"no class {methods.DOOR.owner} in {WORKER_MODULE}")
     elif not live.hooks.wrap(owner, methods.DOOR, _init_device(live)):
-        guarded(live, "door", live.write_waiting)
+        guarded(live, "door", live.output.write_waiting)
 
 
 def _no_door(live: Live, why: str) -> None:
     """Nothing will be recorded here: say so now, since no worker record will come."""
     live.hooks.stand_down(methods.DOOR.label, why)
-    guarded(live, "door", live.write_waiting)
+    guarded(live, "door", live.output.write_waiting)
 
 
 def _look_for_door(live: Live) -> None:
@@ -128,19 +126,19 @@ def _init_device(live: Live) -> Maker:
 
 def _before_init_device(live: Live, wrapper: Any) -> None:
     worker = wrapper.worker
-    live.worker = worker
+    live.worker.starts(worker)
     guarded(live, "phases", live.phases.restarted)
     guarded(live, "limits", _read_limits, live, worker)
     guarded(live, "manager hooks", _hook_workspace, live)
-    guarded(live, "capture hooks", capture.hook_captures, live)
+    guarded(live, "capture hooks", captures.hook_captures, live)
     makers = worker_makers(live)
     for known in methods.WORKER:
         live.hooks.wrap(type(worker), known, makers[known.name])
 
 
 def _read_limits(live: Live, worker: Any) -> None:
-    live.limits = read_limits(worker.vllm_config)
-    read_sizing(live, worker)
+    live.worker.read_limits()
+    live.memory.starts(worker)
 
 
 def _hook_workspace(live: Live) -> None:
@@ -160,13 +158,13 @@ def _after_init_device(live: Live, wrapper: Any) -> None:
         live.hooks.wrap(runner, known, makers[known.name])
     when_imported(SCRATCH_MODULE, functools.partial(_hook_scratch, live))
     ranks, world = _ranks(live, worker)
-    live.write_worker(
+    live.output.write_worker(
         WorkerInit(
             ranks=ranks,
             world=world,
-            limits=live.limits,
+            limits=live.worker.limits,
             runner=f"{runner.__module__}.{runner.__qualname__}",
-            digest=model_digest(live.limits),
+            digest=model_digest(live.worker.limits),
         )
     )
 
@@ -175,7 +173,7 @@ def _ranks(live: Live, worker: Any) -> tuple[Ranks, Ranks]:
     try:
         return read_ranks(worker)
     except Exception as error:
-        live.complain("ranks", error)
+        live.output.complain("ranks", error)
         return Ranks(rank=getattr(worker, "rank", None)), Ranks()
 
 

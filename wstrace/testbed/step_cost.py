@@ -38,7 +38,7 @@ def step_cost(outputs: Sequence[Any], pairs: int = 300) -> list[float]:
     through the SchedulerOutputs of `outputs` in turn. Writes no trace.
     """
     live = Live(Settings(directory=None, run="step-cost"))
-    live.worker = object()
+    live.worker.current = object()
     makers = worker_makers(live)
     wrapped = {name: makers[name](getattr(_Idle, name)) for name in STEP_METHODS}
     sides = {True: type("Hooked", (_Idle,), wrapped)(), False: _Idle()}

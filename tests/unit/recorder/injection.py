@@ -34,7 +34,7 @@ from wstrace.recorder import install, plugin
 # `register` are what attaches; `uninstall` is asked for by `wstrace.record`, outside vLLM.
 GUARD = {
     "wstrace.recorder.guard.guarded",
-    "wstrace.recorder.state.process.Live.complain",
+    "wstrace.recorder.state.output.TraceOutput.complain",
     "wstrace.recorder.plugin.register",
     "wstrace.recorder.install.uninstall",
 }
@@ -168,10 +168,16 @@ def alone() -> list[str]:
 
 
 def has_the_refusal(folder: Path) -> bool:
-    """Whether a failure of the arena with its 65,536 bytes stands in the trace."""
+    """Whether a failure of the arena with its 65,536 bytes stands in the trace.
+
+    Or, where that could not be written, the header's last word of a refused request.
+    """
     lines = b"".join(file.read_bytes() for file in folder.glob("*.jsonl")).splitlines()
     told = [line for line in lines if line.startswith(b'{"t":"failure"')]
-    return any(b'"required":65536' in line for line in told)
+    word = b"vLLM refused a request after that"
+    return any(b'"required":65536' in line for line in told) or any(
+        word in line for line in lines if line.startswith(b'{"t":"header"')
+    )
 
 
 def recorded(owner: Any, name: str, folder: Path, when: str) -> list[str]:

@@ -54,7 +54,7 @@ def in_a_fork_under_a_held_lock() -> None:
     assert live is not None
 
     def hold() -> None:
-        with live.lock:
+        with live.counters.lock:
             held.set()
             done.wait()
 

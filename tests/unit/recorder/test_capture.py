@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from wstrace.recorder.hooks.capture import CaptureState, hook_captures
+from wstrace.recorder.hooks.captures import hook_captures
 from wstrace.recorder.settings import Settings
+from wstrace.recorder.state.capture import CaptureState
 from wstrace.recorder.state.process import Live
 from wstrace.trace.records import Capture, Slot
 
@@ -84,7 +85,7 @@ def live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     made = Live(Settings(str(tmp_path), "run"))
     yield made
     made.hooks.remove()
-    made.writer.close()
+    made.output.writer.close()
 
 
 def test_reset_and_collection_both_release_a_graph_once(live: Live) -> None:

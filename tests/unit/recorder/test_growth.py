@@ -80,7 +80,7 @@ def test_the_slot_that_asked_grows_and_nothing_is_kept_without_graphs(
 
 def test_up_to_0_18_every_smaller_slot_grows(manager: Manager, tmp_path: Path) -> None:
     live = recorder(tmp_path)
-    live.resizes_all_ubatches = True
+    live.manager.resizes_all_ubatches = True
     manager._current_workspaces[0] = Tensor(9000)
     assert growth.try_grow(live, manager, 1, 5000) == 0
     assert manager.sizes == [9000, 5000]

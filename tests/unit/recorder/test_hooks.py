@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from wstrace.findings.analysed_run import load_run
-from wstrace.recorder.hooks.wrapping import Function, Hooks
 from wstrace.recorder.install import (
     WORKER_MODULE,
     WORKSPACE_MODULE,
@@ -19,6 +18,7 @@ from wstrace.recorder.install import (
     uninstall,
 )
 from wstrace.recorder.settings import Settings
+from wstrace.recorder.wrapping import Function, Hooks
 from wstrace.trace.records import Hook
 from wstrace.versions import release_of
 from wstrace.vllm import methods

@@ -13,14 +13,12 @@ import pytest
 from tests.unit.cli.test_run import ENV
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM's own manager")
-# Without these no failure can be written; each of them says on stderr or in a note that it was
-# broken. All others only enrich it.
+# Without these no failure can be written: the first leaves a note in the trace, the second a
+# line on stderr. Without the writer's own functions the header's last word tells of it,
+# and all others only enrich the record.
 WRITES_THE_FAILURE = {
     "wstrace.recorder.hooks.requests.refused",
-    "wstrace.recorder.state.process.Live.write",
-    "wstrace.recorder.state.writer.TraceWriter.write",
-    "wstrace.recorder.state.writer.TraceWriter._append",
-    "wstrace.recorder.state.writer.TraceWriter._is_ours",
+    "wstrace.recorder.state.output.TraceOutput.write",
 }
 REPOSITORY = Path(__file__).parents[3]
 
@@ -42,3 +40,4 @@ def test_whatever_fails_in_the_recorder_vllm_answers_as_without_it(tmp_path: Pat
     assert len(told["tried"]) > 150
     assert told["wrong"] == {}
     assert set(told["lost"]) == WRITES_THE_FAILURE
+    assert done.stderr.count("wstrace: recorder: failure: InjectedError: write") == 1

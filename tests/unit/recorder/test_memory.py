@@ -15,9 +15,7 @@ from wstrace.recorder.state.kv_memory import (
     MemoryState,
     Sizing,
     fixed_kv,
-    read_sizing,
     sizing_of,
-    window_now,
 )
 from wstrace.recorder.state.process import Live
 from wstrace.trace.records import Phase
@@ -33,7 +31,7 @@ BRANCH = release_of("0.1.dev12345")
 def live(tmp_path: Path) -> Live:
     """A recorder in a worker of vLLM 0.33 that took its memory snapshot."""
     live = Live(Settings(str(tmp_path), "test"))
-    live.worker = SimpleNamespace(init_snapshot=object())
+    live.worker.current = SimpleNamespace(init_snapshot=object())
     live.memory = MemoryState(NEW)
     return live
 
@@ -41,7 +39,7 @@ def live(tmp_path: Path) -> Live:
 def at(live: Live, method: str) -> str:
     """The window of an arena made while `method` runs."""
     with inside(live.phases, method):
-        return window_now(live)
+        return live.window()
 
 
 @pytest.mark.parametrize("phase", AFTER)
@@ -71,15 +69,15 @@ def test_a_fixed_size_counts_nothing_in_any_version(phase: Phase) -> None:
 
 @pytest.mark.parametrize("lost", ["Worker.load_model", "GPUModelRunner.profile_run"])
 def test_a_phase_that_cannot_be_seen_is_unknown(live: Live, lost: str) -> None:
-    assert window_now(live) == "counted"
+    assert live.window() == "counted"
     live.hooks.stand_down(lost, "signature is (self, other)")
-    assert window_now(live) == "unknown"
+    assert live.window() == "unknown"
     assert at(live, "initialize_kv_cache") == "not counted"
 
 
 def test_before_the_memory_snapshot_nothing_counts(live: Live) -> None:
-    live.worker = SimpleNamespace()
-    assert window_now(live) == "not counted"
+    live.worker.current = SimpleNamespace()
+    assert live.window() == "not counted"
     assert at(live, "load_model") == "counted"
 
 
@@ -93,7 +91,7 @@ def test_graphs_that_are_measured_make_it_unknown(
     assert at(live, "profile_cudagraph_memory") == "not counted"
     with inside(live.phases, "profile_cudagraph_memory"):
         live.steps.begin_dummy(8, "dummy")
-        assert window_now(live) == window
+        assert live.window() == window
 
 
 def test_the_record_says_what_is_measured() -> None:
@@ -151,5 +149,5 @@ def test_a_new_worker_in_the_process_starts_unmeasured(live: Live) -> None:
     live.memory.measured = True
     made = worker("vllm.v1.worker.cpu_worker")()
     made.vllm_config = cache(kv_cache_memory_bytes=1).vllm_config
-    read_sizing(live, made)
+    live.memory.starts(made)
     assert live.memory == MemoryState(NEW, "kv_cache_memory_bytes", "cpu")

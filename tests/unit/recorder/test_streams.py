@@ -63,7 +63,7 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         self.live = Live(Settings(directory=str(folder), run="r"))
         self.records: list[Any] = []
-        self.live.write = self.records.append  # type: ignore[assignment, method-assign]
+        self.live.output.write = self.records.append  # type: ignore[assignment, method-assign]
         self.manager = WorkspaceManager(self.live)
         self.live.phases.current = "serving"
 
@@ -147,11 +147,11 @@ def test_the_wrappers_come_off_after_some_steps_and_requests_are_fast_again(rig:
     rig.step(in_parallel(rig, joined=True), times=WATCHED_STEPS + 2)
     assert torch.cuda.Event.record is before
     assert not rig.live.streams.on
-    assert rig.live.hot
+    assert rig.live.counters.hot
 
 
 def test_a_watch_loses_no_count_and_writes_no_request_twice(rig: Rig) -> None:
-    rig.live.worker = object()
+    rig.live.worker.current = object()
     rig.step(in_parallel(rig, joined=True), times=10)
     rig.live.flush_counts()
     last = [r for r in rig.records if isinstance(r, Counts)][-1]

@@ -37,10 +37,10 @@ class Rig:
     def __init__(self, tmp_path: Path) -> None:
         self.live = Live(Settings(str(tmp_path), "run", check_views=True))
         self.records: list[Record] = []
-        self.live.write = self.records.append  # type: ignore
+        self.live.output.write = self.records.append  # type: ignore
         self.manager = SimpleNamespace(_num_ubatches=1, _current_workspaces=[Tensor(4096)])
         self.manager._get_workspace_id = lambda: 0
-        self.live.manager = self.manager
+        self.live.manager.current = self.manager
         self.views = Views(self.live)
         self.live.arenas.changes(self.manager)
 
@@ -125,4 +125,4 @@ def test_the_list_of_views_is_capped(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(views_module, "MAX_VIEWS", 3)
     kept: list[Any] = [rig.ask() for _ in range(5)]
     assert len(rig.views.taken) == 3 < len(kept)
-    assert rig.live.truncated == {"views"}
+    assert rig.live.output.truncated == {"views"}

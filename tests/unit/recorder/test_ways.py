@@ -104,7 +104,7 @@ class Recorded:
     def __init__(self, folder: Path) -> None:
         self.live = Live(Settings(directory=str(folder), run="r"))
         self.records: list[Any] = []
-        self.live.write = self.records.append  # type: ignore[assignment, method-assign]
+        self.live.output.write = self.records.append  # type: ignore[assignment, method-assign]
         self.manager = WorkspaceManager(self.live)
         self.module = _module(folder)
         self.impl = self.module.Impl(self.manager)
@@ -193,7 +193,7 @@ def test_a_known_way_is_counted_and_not_written_again(made: Callable[[], Recorde
     run = made()
     run.traffic(("d4", "p4", "d4", "p4", "d4"))
     assert len(run.asks()) == 2
-    assert [entry.calls for entry in run.live.entries()] == [2, 3]
+    assert [entry.calls for entry in run.live.counters.entries()] == [2, 3]
 
 
 def test_another_class_of_self_is_another_way(made: Callable[[], Recorded]) -> None:
@@ -222,7 +222,7 @@ def test_a_function_that_asks_no_caller_has_no_way_to_check(
     run = made()
     ask = _plain(run.manager)
     ask()
-    assert [entry.on_way for entry in run.live.entries()] == [None]
+    assert [entry.on_way for entry in run.live.counters.entries()] == [None]
 
 
 def _plain(manager: WorkspaceManager) -> Callable[[], None]:

@@ -52,7 +52,7 @@ def kept_bytes() -> int:
 
 
 def _targets(live: Live, manager: Any, index: int, required: int) -> list[int]:
-    if not live.resizes_all_ubatches:
+    if not live.manager.resizes_all_ubatches:
         return [index]
     tensors = enumerate(workspace.tensors(manager))
     return [i for i, tensor in tensors if arena_of(tensor).bytes < required]

@@ -28,8 +28,7 @@ def hook_manager(live: Live, module: ModuleType) -> None:
         return
     if live.settings.check_views:
         live.hooks.wrap(manager, methods.VIEWS, wrap_views(live))
-    live.original_ensure = getattr(manager, "_ensure_workspace_size", None)
-    live.resizes_all_ubatches = workspace.resizes_all_ubatches(live.original_ensure)
+    live.manager.found(getattr(manager, "_ensure_workspace_size", None))
     makers: dict[str, Maker] = {
         "__init__": _init(live),
         "_ensure_workspace_size": wrap_ensure(live),
@@ -66,11 +65,10 @@ def _adopt(live: Live, manager: Any) -> None:
         why = f"the manager has no field {', '.join(missing)}"
         live.hooks.stand_down("WorkspaceManager._ensure_workspace_size", why)
         return
-    live.manager = manager
+    live.manager.made(manager)
     live.arenas.remade()
-    live.multi_slot = workspace.num_slots(manager) > 1
     live.phases.remade()
-    live.write_for_worker(
+    live.output.write_for_worker(
         Manager(
             event="init",
             id=live.arenas.manager_id,
@@ -96,11 +94,10 @@ def _reset(live: Live) -> Maker:
 
 def _dropped(live: Live) -> None:
     """The manager is gone, and its arenas with it as far as nobody holds a view."""
-    if live.manager is None:
+    if live.manager.current is None:
         return
-    live.manager = None
-    live.reserve_mark = None
-    live.write_for_worker(Manager(event="reset", id=live.arenas.manager_id))
+    live.manager.dropped()
+    live.output.write_for_worker(Manager(event="reset", id=live.arenas.manager_id))
 
 
 def _locking(live: Live, event: Literal["lock", "unlock"]) -> Maker:
@@ -120,7 +117,7 @@ def _locking(live: Live, event: Literal["lock", "unlock"]) -> Maker:
 def _note_lock(live: Live, manager: Any, event: Literal["lock", "unlock"]) -> None:
     slots, sizes = live.arenas.sizes(manager)
     live.arenas.changes(manager)
-    live.write(
+    live.output.write(
         Lock(
             event=event,
             slots=slots,
@@ -133,5 +130,5 @@ def _note_lock(live: Live, manager: Any, event: Literal["lock", "unlock"]) -> No
     if event == "lock":
         live.phases.locked()
     else:
-        live.reserve_mark = None
+        live.manager.unlocked()
         live.phases.unlocked()

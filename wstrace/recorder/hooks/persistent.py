@@ -83,7 +83,7 @@ def _make_resource(live: Live, manager: Any, index: int, key: Any, factory: Any)
 
 
 def _made(live: Live, manager: Any, index: int, key: Any, resource: Any) -> None:
-    live.write(
+    live.output.write(
         Persistent(
             site=guarded(live, "site", _site_here, live),
             slot=workspace.slot_at(manager, index),
@@ -121,7 +121,7 @@ def _refused_key(
 
 def _refused(live: Live, slot: Slot, key: str, error: Exception | None, kind: Any) -> None:
     """Write the failure; `error` None: survived, because the policy is grow."""
-    live.write(
+    live.output.write(
         Failure(
             kind=kind,
             site=guarded(live, "site", _site_here, live),
@@ -147,7 +147,7 @@ def wrap_permute_scratch(live: Live) -> Callable[..., Any]:
             if rows is None or expanded_rows <= rows:
                 return original(self, expanded_rows)
             key = f"MoEPermuteScratch rows {rows} -> {expanded_rows}"
-            manager = live.manager
+            manager = live.manager.current
             if live.settings.on_growth == "grow" and workspace.is_locked(manager):
                 guarded(live, "failure", _refused, live, Slot(), key, None, "layer")
                 return _reserve_unlocked(self, manager, original, expanded_rows)

@@ -22,8 +22,8 @@ from wstrace.recorder.guard import guarded
 from wstrace.recorder.hooks import streams
 from wstrace.recorder.hooks.growth import may_grow, try_grow
 from wstrace.recorder.state.arenas import EMPTY, Arena, arena_of
-from wstrace.recorder.state.kv_memory import window_now
-from wstrace.recorder.state.process import Entry, HotKey, Live
+from wstrace.recorder.state.counters import Entry, HotKey, Tally
+from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import frames, identity
 from wstrace.recorder.vllm_state.workspace import is_locked, slot_at, slot_index, tensor_at
 from wstrace.trace.records import (
@@ -58,7 +58,7 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
     """The maker of the hot wrapper, for `Hooks.wrap`."""
     from torch.compiler import is_compiling
 
-    getframe, hot = sys._getframe, live.hot
+    getframe, hot, manager = sys._getframe, live.counters.hot, live.manager
     depth = 3 if live.hooks.is_set(VIEWS.label) else 2
 
     def make(original: Ensure) -> Ensure:
@@ -67,11 +67,11 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
                 return original(self, required_bytes)
             index: int | None = 0
             try:
-                if live.multi_slot:
+                if manager.multi_slot:
                     index = _index_or_none(self)
                 frame = getframe(depth)
                 # A code object's hash goes over its constants each time; its id does not.
-                # `codes` keeps it alive, so that no other code can get the id.
+                # The counters keep it alive, so that no other code can get the id.
                 key = (id(frame.f_code), frame.f_lasti, required_bytes, index)
                 entry = hot.get(key)
                 if entry is not None:
@@ -143,13 +143,13 @@ def answered(
     live: Live, manager: Any, novel: Novel, frame: FrameType, key: HotKey | None
 ) -> None:
     """Record what is new about a request that vLLM answered."""
-    with live.lock:
+    with live.counters.lock:
         caller = _caller(live, frame)
         hot_code = frame.f_code
         if key is None:
             hot_code = caller.f_code
             key = (id(caller.f_code), caller.f_lasti, novel.bytes, novel.index)
-            known_entry = live.hot.get(key)
+            known_entry = live.counters.hot.get(key)
             if known_entry is not None:
                 known_entry.calls += 1
                 return
@@ -157,23 +157,26 @@ def answered(
         guarded(live, "growth", _write_growths, live, manager, novel, site.id)
         guarded(live, "capture", _note_capture, live, novel)
         guarded(live, "streams", streams.asked, live, novel.slot, site.id, caller)
-        if len(live.hot) + live.other_ways >= live.settings.max_keys:
-            live.truncate("keys")
+        if live.counters.holds() >= live.settings.max_keys:
+            live.output.truncate("keys")
             _record_beyond_cap(live, manager, novel, site, caller)
             return
         entry = Entry(1, site.id, novel.slot, novel.bytes)
         mark = (*key, live.phases.current, live.capture.active)
-        written = live.ways.setdefault(mark, [])
+        written = live.counters.written_ways(mark)
         known = next((way for way in written if way.holds(frame)), None)
         if known is None:
             known = _seen_from(frame, caller, describe(live, manager, novel, site, caller))
             written.append(known)  # known once it is written, not before
         if live.streams.on:  # every request is judged, so none may become known
-            live.tally(site.id, novel.slot).add(novel.bytes)
+            _tally(live, novel, site).add(novel.bytes)
             return
         entry.on_way = known.check()
-        live.codes[key[0]] = hot_code
-        live.remember(key, entry)
+        live.counters.remember(key, hot_code, entry)
+
+
+def _tally(live: Live, novel: Novel, site: Site) -> Tally:
+    return live.counters.tally(site.id, novel.slot, live.phases.current)
 
 
 def _note_capture(live: Live, novel: Novel) -> None:
@@ -192,7 +195,8 @@ def _site(live: Live, caller: FrameType) -> Site:
     if found is not None:
         return found
     code = caller.f_code
-    return _new_site(live, os.path.basename(code.co_filename), caller, code.co_name)
+    file = os.path.basename(code.co_filename)
+    return live.output.site(file, code.co_qualname, caller.f_lineno, code.co_name)
 
 
 def _seen_from(frame: FrameType, caller: FrameType, way: Way) -> Way:
@@ -213,31 +217,15 @@ def _record_beyond_cap(
     live: Live, manager: Any, novel: Novel, site: Site, caller: FrameType
 ) -> None:
     """Past the cap only a site's new maximum in this phase is written."""
-    if live.tally(site.id, novel.slot).add(novel.bytes):
+    if _tally(live, novel, site).add(novel.bytes):
         describe(live, manager, novel, site, caller)
 
 
 def site_of(live: Live, caller: FrameType) -> Site:
     """The site of a caller's frame; written when it is first seen in this process."""
     file = frames.file_of(caller)
-    return _new_site(live, file, caller, frames.caller_text(caller))
-
-
-def _new_site(live: Live, file: str, caller: FrameType, text: str) -> Site:
-    function = caller.f_code.co_qualname
-    found = live.sites.get((file, function))
-    if found is not None:
-        return found
-    site = Site(
-        id=len(live.sites) + 1,
-        file=file,
-        function=function,
-        line=caller.f_lineno,
-        caller=text,
-    )
-    live.sites[file, function] = site
-    live.write(site)
-    return site
+    text = frames.caller_text(caller)
+    return live.output.site(file, caller.f_code.co_qualname, caller.f_lineno, text)
 
 
 def describe(live: Live, manager: Any, novel: Novel, site: Site, caller: FrameType) -> Way:
@@ -265,7 +253,7 @@ def describe(live: Live, manager: Any, novel: Novel, site: Site, caller: FrameTy
             guarded(live, f"request: {what}", piece, live, manager, novel, request, caller)
         way = guarded(live, "request: shapes", _shapes, live, request, caller)
     finally:
-        live.write(request)
+        live.output.write(request)
     return way or _every_way()
 
 
@@ -371,7 +359,7 @@ def _provenance(live: Live, caller: FrameType, raw: tuple[Any, ...]) -> tuple[Pr
     try:
         return provenance_of(caller, raw)
     except Exception as error:
-        live.complain("slicer", error)
+        live.output.complain("slicer", error)
         return Provenance(stopped=f"the slicer failed: {type(error).__name__}"), _every_way()
 
 
@@ -389,7 +377,7 @@ def _write_growth(
     live: Live, manager: Any, novel: Novel, site: int, change: tuple[int, Arena, Arena]
 ) -> None:
     index, before, after = change
-    live.write(
+    live.output.write(
         Growth(
             site=site,
             slot=slot_at(manager, index),
@@ -404,7 +392,7 @@ def _write_growth(
             capturing=live.capture.active,
             forced=novel.forced,
             kept_bytes=novel.kept_bytes,
-            window=window_now(live),
+            window=live.window(),
             manager=live.arenas.manager_id,
         )
     )
@@ -422,7 +410,7 @@ def refused(
 
     The failure is written whatever the rest does, without its site where none can be made.
     """
-    with live.lock:
+    with live.counters.lock:
         failure = Failure(
             kind="arena" if isinstance(error, AssertionError) else "memory",
             slot=novel.slot,
@@ -436,7 +424,7 @@ def refused(
             guarded(live, "failure", _refused_by, live, manager, novel, frame, failure)
             failure.step = guarded(live, "scheduler", live.steps.snapshot)
         finally:
-            live.write(failure)
+            live.output.write(failure)
         guarded(live, "counts", live.flush_counts)
 
 

@@ -75,7 +75,7 @@ def _write(live: Live, pair: Pair) -> None:
     if key in live.streams.written:
         return
     live.streams.written.add(key)
-    live.write(
+    live.output.write(
         Ordering(
             slot=pair.slot,
             first=pair.first.site,

@@ -68,7 +68,7 @@ class Views:
         self._forget_dead()
         if len(self.taken) + count <= MAX_VIEWS:
             return True
-        self.live.truncate("views")
+        self.live.output.truncate("views")
         return False
 
     def add(self, manager: Any, views: list[Any], caller: Any) -> None:
@@ -87,12 +87,12 @@ class Views:
         why: Why = "growth" if taken.generation < now else "next request"
         if why == "next request" and self.requests.get(taken.where) == taken.request:
             return
-        view, slot = taken.view(), slot_at(self.live.manager, taken.where)
+        view, slot = taken.view(), slot_at(self.live.manager.current, taken.where)
         key = (taken.site, slot, why)
         if view is None or key in self.told:
             return
         self.told.add(key)
-        self.live.write(
+        self.live.output.write(
             View(
                 site=taken.site,
                 slot=slot,

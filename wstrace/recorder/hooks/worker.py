@@ -9,10 +9,10 @@ from typing import Any
 
 from wstrace.errors import WstraceError
 from wstrace.recorder.guard import guarded
-from wstrace.recorder.state.kv_memory import blocks_record, fixed_kv, kv_record, profiled
-from wstrace.recorder.state.process import COUNTS_EVERY_NS, Live
+from wstrace.recorder.state.counters import COUNTS_EVERY_NS
+from wstrace.recorder.state.kv_memory import blocks_record, kv_record
+from wstrace.recorder.state.process import Live
 from wstrace.recorder.state.steps import StepKind
-from wstrace.recorder.vllm_state.config_limits import limits_now
 from wstrace.trace.records import Limits, ReserveEvent
 from wstrace.vllm.methods import PHASES, RESERVE_AT, RUNNER, WORKER, Known
 
@@ -79,12 +79,12 @@ def _phase(live: Live, name: str) -> Maker:
     def begin(live: Live, args: Any, kwargs: Any) -> None:
         live.phases.enter(name)
         if profiling:
-            guarded(live, "KV sizing", _refix, live)
+            guarded(live, "KV sizing", live.memory.profiling, live.worker.current)
 
     def end(live: Live, token: Any, raised: bool) -> None:
         live.phases.leave(name, raised)
         if profiling and not raised:
-            profiled(live)
+            live.memory.profiled()
         if name == "shutdown":
             live.flush_counts()
 
@@ -103,7 +103,7 @@ def apply_reserve(live: Live, again: bool) -> None:
     module is imported here: most runs have no reserve, and start-up should not pay for one.
     """
     guarded(live, "limits", refresh_limits, live)
-    if again and live.reserve_mark is not None:
+    if again and live.manager.reserve_mark is not None:
         return
     from wstrace.recorder import apply_reserve
 
@@ -114,17 +114,17 @@ def apply_reserve(live: Live, again: bool) -> None:
     except Exception as error:
         if live.settings.reserve_policy == "fail":
             raise
-        live.complain("reserve", error)
-        live.write(ReserveEvent(event="refused", phase=live.phases.current, why=repr(error)))
+        live.output.complain("reserve", error)
+        live.output.write(
+            ReserveEvent(event="refused", phase=live.phases.current, why=repr(error))
+        )
 
 
 def refresh_limits(live: Live) -> None:
     """Write the limits that vLLM changed since they were read."""
-    now = limits_now(live.worker)
-    changed = {k: v for k, v in now.items() if live.limits.get(k) != v}
+    changed = live.worker.changed_limits()
     if changed:
-        live.limits = now
-        live.write(Limits(limits=changed))
+        live.output.write(Limits(limits=changed))
 
 
 def _asleep(live: Live, *call: Any) -> None:
@@ -143,6 +143,7 @@ def _execute_model(live: Live) -> Maker:
 
     def make(original: Method) -> Method:
         steps, in_warmup, now = live.steps, live.phases.in_warmup, time.monotonic_ns
+        counters = live.counters
 
         @functools.wraps(original)
         def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +156,7 @@ def _execute_model(live: Live) -> Maker:
                 return original(self, *args, **kwargs)
             finally:
                 steps.output, steps.paused, steps.running = None, steps.output, False
-                if now() - live.counts_at >= COUNTS_EVERY_NS:
+                if now() - counters.flushed_at >= COUNTS_EVERY_NS:
                     guarded(live, "counts", live.flush_counts)
 
         return execute_model
@@ -207,20 +208,15 @@ def _dummy(live: Live, kind: StepKind) -> Maker:
 # -- KV sizing -------------------------------------------------------------------------------
 
 
-def _refix(live: Live) -> None:
-    """determine_available_memory may apply a startup plan, which fixes the KV size."""
-    live.memory.fixed = fixed_kv(live.worker)
-
-
 def _sized(live: Live, worker: Any, result: Any, args: Any, kwargs: Any) -> None:
-    live.memory.measured = True
-    live.write(kv_record(worker, result, live.memory.measures()))
+    live.memory.sized()
+    live.output.write(kv_record(worker, result, live.memory.measures()))
 
 
 def _blocks(live: Live, worker: Any, result: Any, args: Any, kwargs: Any) -> None:
     record = blocks_record(worker, _argument("kv_cache_config", args, kwargs))
     if record is not None:
-        live.write(record)
+        live.output.write(record)
     refresh_limits(live)
 
 

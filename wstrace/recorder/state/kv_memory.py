@@ -8,14 +8,12 @@ init_device to the end of profile_run. The matrix holds this against vLLM's own 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from wstrace.trace.records import Memory, Phase
+from wstrace.trace.records import Hook, Memory, Phase
 from wstrace.versions import CHECKED_WITH, UNKNOWN, Release
-
-if TYPE_CHECKING:
-    from wstrace.recorder.state.process import Live
 
 Window = Literal["counted", "not counted", "unknown"]
 Sizing = Literal["gpu", "cpu", "other"]
@@ -46,6 +44,29 @@ class MemoryState:
     sizing: Sizing = "gpu"
     measured: bool = False
     blind: bool = False
+
+    def starts(self, worker: Any) -> None:
+        """A worker starts: nothing is measured yet, and its class says how it will be."""
+        self.sizing = sizing_of(type(worker))
+        self.measured = False
+        self.fixed = fixed_kv(worker)
+
+    def profiling(self, worker: Any) -> None:
+        """profile_run starts: a startup plan, applied before it, fixes the KV size."""
+        self.fixed = fixed_kv(worker)
+
+    def profiled(self) -> None:
+        """profile_run returned: a GPU worker reads its counters now, a CPU worker later."""
+        self.measured = self.measured or self.sizing == "gpu"
+
+    def sized(self) -> None:
+        """determine_available_memory returned."""
+        self.measured = True
+
+    def looked_at(self, hooks: Iterable[Hook]) -> None:
+        """The hooks as they stand: without one of DECIDING the phases cannot be told apart."""
+        if any(hook.name.endswith(DECIDING) for hook in hooks if not hook.set):
+            self.blind = True
 
     def window(
         self, phase: Phase, *, snapshot: bool = True, in_estimate: bool = False
@@ -84,30 +105,10 @@ class MemoryState:
         return f"from the first memory snapshot to the end of profile_run{taken}"
 
 
-def window_now(live: Live) -> Window:
-    """The window of an arena that is made at this moment."""
-    state, phases = live.memory, live.phases
-    if any(h.name.endswith(DECIDING) for h in live.hooks.states.values() if not h.set):
-        state.blind = True
-    capturing = live.capture.active or live.steps.running or "capture" in phases.active
-    return state.window(
-        phases.current,
-        snapshot=hasattr(live.worker, "init_snapshot"),
-        in_estimate=phases.current == "graph-estimate" and capturing and estimate_applied(),
-    )
-
-
 def estimate_applied() -> bool:
     """Whether this vLLM subtracts its estimate of graph memory (a flag; on from 0.20)."""
     envs = sys.modules.get("vllm.envs")
     return bool(getattr(envs, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", False))
-
-
-def read_sizing(live: Live, worker: Any) -> None:
-    """A worker starts: nothing is measured yet, and its class says how it will be."""
-    live.memory.sizing = sizing_of(type(worker))
-    live.memory.measured = False
-    live.memory.fixed = fixed_kv(worker)
 
 
 def sizing_of(worker: type) -> Sizing:
@@ -116,11 +117,6 @@ def sizing_of(worker: type) -> Sizing:
     owner = next((kind for kind in worker.__mro__ if name in vars(kind)), worker)
     places = (getattr(vars(owner).get(name), "__module__", ""), owner.__module__)
     return next((SIZINGS[place] for place in places if place in SIZINGS), "other")
-
-
-def profiled(live: Live) -> None:
-    """profile_run returned: a GPU worker reads its counters now, a CPU worker later."""
-    live.memory.measured = live.memory.measured or live.memory.sizing == "gpu"
 
 
 def fixed_kv(worker: Any) -> str | None:

@@ -3,7 +3,8 @@
 SIGKILL at any moment loses no record that was written. Where the file cannot be made or a
 write fails (read-only folder, disk full), the writer stands down and says so once on stderr,
 and in the file: the header's `lost` is blank and as wide as LAST_WORD from the start, so that
-the reason can be put there when no byte can be appended any more.
+the reason can be put there when no byte can be appended any more. A request that vLLM refused
+is told there too when its own record could not be written, else once on stderr.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from wstrace.trace.records import Failure, Header, Record
 
 SUFFIX = ".wst.jsonl"
 LAST_WORD = 240  # bytes of the header's `lost`
+LAST_REASON = 160  # of them for the reason: time, and a refused request, stand behind it
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -49,14 +51,14 @@ class TraceWriter:
         self._file: tuple[int, int] = (0, 0)  # device and inode of the open file
         self._room_at = 0
         self._lost = ""
+        self._lost_refusal = False
         self.path: Path | None = None
         self.on_open: list[Callable[[], None]] = []
 
     def write(self, record: Record) -> None:
         """Append one record; `record.ns` is set here."""
         if self._dead:
-            if self._lost and isinstance(record, Failure):
-                self._leave_word(f"{self._lost}; vLLM refused a request after that")
+            self._lose(record)
             return
         try:
             if self._pid != os.getpid():
@@ -65,7 +67,7 @@ class TraceWriter:
                 self._reopen()
             self._append(record)
         except Exception as error:
-            self._stand_down(error)
+            self.stand_down(error, record)
 
     @property
     def is_open(self) -> bool:
@@ -131,29 +133,46 @@ class TraceWriter:
             return
         self._fd = handle
 
-    def _leave_word(self, text: str) -> None:
+    def stand_down(self, error: Exception, record: Record) -> None:
+        """`record` could not be written: stop for good, and say so once."""
+        if not self._dead:
+            self._dead = True
+            self._lost = f"{str(error)[:LAST_REASON]} ({time.monotonic_ns()} ns)"
+            _to_stderr(f"cannot write the trace ({error}); recording stops, serving goes on")
+            self._leave_word(self._lost)
+        self._lose(record)
+
+    def _lose(self, record: Record) -> None:
+        """A record comes after the end: a refusal is still told, once."""
+        if not self._lost or self._lost_refusal or not isinstance(record, Failure):
+            return
+        self._lost_refusal = True
+        if not self._leave_word(f"{self._lost}; vLLM refused a request after that"):
+            _to_stderr("vLLM refused a request, and no trace can say so")
+
+    def _leave_word(self, text: str) -> bool:
         """Put `text` into the header's room, in place: this works on a full disk."""
         if self.path is None or not self._room_at:
-            return
+            return False
         # In the room no byte may need more than itself: no quote, backslash or other script.
         plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
         plain = plain.replace('"', "'").replace("\\", "/")[:LAST_WORD]
-        with suppress(OSError):
+        try:
             handle = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                if _identity(handle) == self._file:
-                    os.pwrite(handle, plain.ljust(LAST_WORD).encode(), self._room_at)
+                if _identity(handle) != self._file:
+                    return False
+                os.pwrite(handle, plain.ljust(LAST_WORD).encode(), self._room_at)
             finally:
                 os.close(handle)
+        except OSError:
+            return False
+        return True
 
-    def _stand_down(self, error: Exception) -> None:
-        self._dead = True
-        self._lost = f"{error} ({time.monotonic_ns()} ns)"
-        text = f"wstrace: cannot write the trace ({error}); recording stops, serving goes on\n"
-        with suppress(OSError):
-            os.write(2, text.encode())
-        with suppress(Exception):
-            self._leave_word(self._lost)
+
+def _to_stderr(text: str) -> None:
+    with suppress(OSError):
+        os.write(2, f"wstrace: {text}\n".encode(errors="replace"))
 
 
 def _identity(handle: int) -> tuple[int, int]:

@@ -1,76 +1,19 @@
-"""Which arena generations captured CUDA graphs hold.
+"""Hooks on `torch.cuda.CUDAGraph`: when graphs are captured, reset and collected.
 
-Known from hooks on `torch.cuda.CUDAGraph.capture_begin` and `capture_end`, so the hot path
-pays nothing. The hot counters are forgotten when a capture begins: each request made while
-capturing is then novel and its generation is noted.
+The hot path pays nothing for them. The hot counters are forgotten when a capture begins: each
+request made while capturing is then novel and its generation is noted.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wstrace.recorder.guard import guarded
-from wstrace.trace.records import Capture, Slot
+from wstrace.recorder.state.process import Live
+from wstrace.trace.records import Capture
 from wstrace.vllm import methods
-
-if TYPE_CHECKING:
-    from wstrace.recorder.state.process import Live
-
-
-@dataclass
-class CaptureState:
-    """Graphs of this process. A throwaway graph (graph-memory estimate) never serves."""
-
-    active: bool = False
-    graph: int = 0
-    reliable: bool = True
-    current: dict[Slot, int] = field(default_factory=dict)
-    held: dict[int, dict[Slot, int]] = field(default_factory=dict)
-
-    @property
-    def any_serving_graph(self) -> bool:
-        """True once a graph that may serve was captured and not released."""
-        return bool(self.held)
-
-    def requested(self, slot: Slot, generation: int) -> None:
-        """A request in `slot` at `generation`; counts only while capturing."""
-        if self.active:
-            self.current[slot] = generation
-
-    def holds(self, slot: Slot, generation: int) -> bool:
-        """Whether a live graph may replay from this generation.
-
-        Where the capture hooks could not be set every generation counts as held.
-        """
-        if not self.reliable:
-            return True
-        return any(slots.get(slot) == generation for slots in self.held.values())
-
-    def begin(self) -> int:
-        """A capture starts; returns the graph's number."""
-        self.graph += 1
-        self.active, self.current = True, {}
-        return self.graph
-
-    def end(self, throwaway: bool) -> Capture:
-        """The capture ended; the record says which generations it used."""
-        self.active = False
-        if not throwaway:
-            self.held[self.graph] = dict(self.current)
-        return Capture(
-            event="end",
-            graph=self.graph,
-            throwaway=throwaway,
-            slots=list(self.current),
-            generations=list(self.current.values()),
-        )
-
-    def release(self, graph: int) -> bool:
-        """A graph was reset or collected; True when it was one that could serve."""
-        return self.held.pop(graph, None) is not None
 
 
 def hook_captures(live: Live) -> None:
@@ -101,14 +44,14 @@ def began(live: Live) -> int:
 def ended(live: Live) -> None:
     """A capture ended: write which generations it holds."""
     throwaway = live.phases.current == "graph-estimate"
-    live.write(live.capture.end(throwaway))
+    live.output.write(live.capture.end(throwaway))
     live.forget_hot()
 
 
 def released(live: Live, graph: int) -> None:
     """A graph is gone: its generations are free to move again."""
     if live.capture.release(graph):
-        live.write(Capture(event="release", graph=graph))
+        live.output.write(Capture(event="release", graph=graph))
 
 
 def _begin(live: Live, numbers: Any) -> Callable[..., Any]:

@@ -1,0 +1,77 @@
+"""What the recorder is attached to in this process: vLLM's worker and its WorkspaceManager.
+
+A process may have several of each, one after the other; what belongs to one goes with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from wstrace.recorder.vllm_state import workspace
+from wstrace.recorder.vllm_state.config_limits import limits_now, read_limits
+from wstrace.trace.records import Limit
+
+
+@dataclass
+class WorkerState:
+    """The worker that runs, None before init_device, and its limits as last written."""
+
+    current: Any = None
+    limits: dict[str, Limit] = field(default_factory=dict)
+
+    def starts(self, worker: Any) -> None:
+        """init_device begins."""
+        self.current = worker
+
+    def read_limits(self) -> None:
+        """Read the limits of a worker that starts."""
+        self.limits = read_limits(self.current.vllm_config)
+
+    def changed_limits(self) -> dict[str, Limit]:
+        """The limits that vLLM changed since they were read; they count as read from now on."""
+        now = limits_now(self.current)
+        changed = {k: v for k, v in now.items() if self.limits.get(k) != v}
+        if changed:
+            self.limits = now
+        return changed
+
+
+@dataclass
+class ManagerState:
+    """The manager that answers, None where there is none, and what its class is like.
+
+    `ensure` is vLLM's own method. `reserve_mark` says for which manager and limits the reserve
+    was applied last, None where it must be again.
+    """
+
+    current: Any = None
+    multi_slot: bool = False
+    ensure: Any = None
+    resizes_all_ubatches: bool = False
+    reserve_mark: Any = None
+
+    def found(self, ensure: Any) -> None:
+        """vLLM's class was found, not wrapped yet."""
+        self.ensure = ensure
+        self.resizes_all_ubatches = workspace.resizes_all_ubatches(ensure)
+
+    def made(self, manager: Any) -> None:
+        """A manager was made, or was there when the hooks came."""
+        self.current = manager
+        self.multi_slot = workspace.num_slots(manager) > 1
+
+    def dropped(self) -> None:
+        """vLLM dropped the manager, and its arenas with it as far as nobody holds a view."""
+        self.current = self.reserve_mark = None
+
+    def unlocked(self) -> None:
+        """A reserve may be applied anew."""
+        self.reserve_mark = None
+
+    def reserve_is_new(self, mark: Any) -> bool:
+        """Whether no reserve was applied under this mark yet; from now on one was."""
+        if mark == self.reserve_mark:
+            return False
+        self.reserve_mark = mark
+        return True

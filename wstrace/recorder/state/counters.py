@@ -1,0 +1,163 @@
+"""The hot counters, and the tallies that they are folded into.
+
+`hot` is what the hot path looks every request up in. Whoever wants the next request of each
+key to be looked at again forgets it; the calls so far go into the tallies, by phase.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from wstrace.recorder.state.steps import StepTracker
+from wstrace.trace.records import Count, Counts, Phase, Slot
+
+if TYPE_CHECKING:
+    from wstrace.slicer.live.way import Check, Way
+
+COUNTS_EVERY_NS = 1_000_000_000
+HotKey = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Entry:
+    """What the hot path keeps for one key and way: calls so far, and where they belong.
+
+    `on_way` tells whether a frame makes its request on the entry's way; None where no other
+    can lead to the key. `other` is the entry of the same key on another way: another caller,
+    or another class of `self`.
+    """
+
+    calls: int
+    site: int
+    slot: Slot
+    bytes: int
+    on_way: Check | None = None
+    other: Entry | None = None
+
+    def taken(self, frame: FrameType) -> Entry | None:
+        """The entry of the way on which `frame` makes its request; None for a new way."""
+        entry: Entry | None = self
+        while entry is not None and entry.on_way is not None and not entry.on_way(frame):
+            entry = entry.other
+        return entry
+
+
+@dataclass
+class Tally:
+    """Calls and largest request of one (site, slot, phase)."""
+
+    calls: int = 0
+    max_bytes: int = 0
+    written: tuple[int, int] = (0, 0)
+
+    def add(self, size: int) -> bool:
+        """Count one call; True where it is the largest so far."""
+        self.calls += 1
+        larger = size > self.max_bytes
+        self.max_bytes = max(self.max_bytes, size)
+        return larger
+
+
+class Counters:
+    """Calls of this process, by key and way while hot, by (site, slot, phase) after.
+
+    `lock` is held on the novel path: one request at a time becomes known.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.hot: dict[HotKey, Entry] = {}
+        self.tallies: dict[tuple[int, Slot, Phase], Tally] = {}
+        self.flushed_at = 0
+        self._ways: dict[HotKey, list[Way]] = {}
+        self._codes: dict[int, CodeType] = {}
+        self._other_ways = 0
+        self._phase: Phase = "init"  # the one that the hot entries were counted in
+        self._real_steps_written = 0
+
+    def remember(self, key: HotKey, code: CodeType, entry: Entry) -> None:
+        """Let the hot path count `entry`, beside those of the same key on other ways.
+
+        `code` is kept alive, so that no other code object can get its id, which is in the key.
+        """
+        self._codes[key[0]] = code
+        entry.other = self.hot.get(key)
+        self.hot[key] = entry
+        self._other_ways += entry.other is not None
+
+    def holds(self) -> int:
+        """Keys and ways that are hot."""
+        return len(self.hot) + self._other_ways
+
+    def written_ways(self, mark: HotKey) -> list[Way]:
+        """The ways on which this key (with its phase and capture) was written; add to it."""
+        return self._ways.setdefault(mark, [])
+
+    def entries(self) -> list[Entry]:
+        """The entries of all keys, one for each way."""
+        found: list[Entry] = []
+        for first in list(self.hot.values()):
+            entry: Entry | None = first
+            while entry is not None:
+                found.append(entry)
+                entry = entry.other
+        return found
+
+    def forget(self, phase: Phase) -> None:
+        """Fold the hot counters into the tallies, so that every key is novel again.
+
+        What is counted from now on is counted in `phase`.
+        """
+        with self.lock:
+            entries = self.entries()
+            self.hot.clear()
+            self._other_ways = 0
+        for entry in entries:
+            self._fold(entry)
+        self._phase = phase
+
+    def forked(self) -> None:
+        """This process is a forked child: it counts for itself, and no other thread lives."""
+        self.lock = threading.RLock()
+        self.hot.clear()
+        self._other_ways = 0
+        self.tallies.clear()
+        self._ways.clear()
+
+    def tally(self, site: int, slot: Slot, phase: Phase) -> Tally:
+        """The tally of a site and slot in a phase."""
+        return self.tallies.setdefault((site, slot, phase), Tally())
+
+    def _fold(self, entry: Entry) -> None:
+        tally = self.tally(entry.site, entry.slot, self._phase)
+        tally.calls += entry.calls
+        tally.max_bytes = max(tally.max_bytes, entry.bytes)
+        entry.calls = 0
+
+    def flush(self, steps: StepTracker) -> Counts | None:
+        """The tallies that changed since the last flush as a record; None where none did."""
+        self.flushed_at = time.monotonic_ns()
+        for entry in self.entries():
+            self._fold(entry)
+        changed = []
+        for (site, slot, phase), tally in self.tallies.items():
+            now = (tally.calls, tally.max_bytes)
+            if tally.written != now:
+                tally.written = now
+                changed.append(Count(site, slot, phase, *now))
+        if not changed and steps.real == self._real_steps_written:
+            return None
+        self._real_steps_written = steps.real
+        return Counts(
+            step=steps.index,
+            steps_real=steps.real,
+            max_tokens=steps.max_tokens,
+            max_reqs=steps.max_reqs,
+            max_computed=steps.max_computed,
+            max_continued=steps.max_continued,
+            counts=changed,
+        )
