@@ -12,7 +12,7 @@ import pytest
 
 from tests.matrix.runs import Run
 from tests.matrix.wheels import sources
-from wstrace.recorder.state.steps import WARMUP_PREFIXES
+from wstrace.recorder.vllm_state.scheduler_output import WARMUP_PREFIXES
 from wstrace.trace.records import Capture, Growth, PhaseChange, Request
 
 pytestmark = pytest.mark.matrix

@@ -15,11 +15,12 @@ from wstrace.bounds.inference import (
     Undecided,
     infer,
 )
-from wstrace.bounds.limits import decode_width, joint_limits
+from wstrace.bounds.limits import joint_limits
 from wstrace.bounds.rivals import LEAST_VALUES, of_dimension
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.trace.records import Request
+from wstrace.vllm.roles import decode_width
 
 _MOST_SPECS: Final = 16
 

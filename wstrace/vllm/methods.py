@@ -159,6 +159,20 @@ DOOR: Final = Known("WorkerWrapperBase", "init_device", "the door: finds all oth
 HOOKS: Final = (DOOR, *MANAGER, VIEWS, *MODULE, *WORKER, *RUNNER, *GRAPH, SCRATCH)
 PHASES: Final[dict[str, Phase]] = {k.name: k.phase for k in HOOKS if k.phase is not None}
 """The phase that a worker is in while a method runs."""
+SHOWN_BY: Final[dict[str, Phase]] = {
+    **{name: phase for name, phase in PHASES.items() if phase not in ("sleep", "shutdown")},
+    "determine_available_memory": "profile",
+    "initialize_from_config": "kv-init",
+    "capture_graph": "capture",
+    "warmup_kernels": "warmup",
+    "kernel_warmup": "warmup",
+}
+"""The phase that a function on a printed stack shows: those of PHASES but two whose names other
+classes have too, and what vLLM 0.11 to 0.33 calls just outside or inside of them."""
+SERVED_BY: Final = frozenset(
+    ("execute_model", "sample_tokens", "run_busy_loop", "execute_dummy_batch")
+)
+"""Functions that run in serving, where the stack shows no other phase."""
 RESERVE_AT: Final = {k.name: k.reserve for k in HOOKS if k.reserve}
 """Where a reserve is applied: profile_run, the one place that every release counts in KV
 sizing, and where that never comes (V2 with a fixed KV size) the warm-up."""

@@ -60,3 +60,18 @@ def test_what_is_an_escape_and_what_a_reserve_cannot_cure() -> None:
     assert {"WS101", "WS102", "WS104", "WS105", "WS106"} == ESCAPES
     assert {"WS105", "WS106"} == REFUSED_ELSEWHERE
     assert parse_selection("escapes").codes == ESCAPES
+
+
+def test_the_gates_page_lists_the_escapes() -> None:
+    page = (ROOT / "docs" / "gate.md").read_text()
+    listed = re.search(r"`escapes`\s\(WS([\d, ]+)\)", page)  # `escapes` (WS101, 102)
+    assert listed
+    assert {f"WS{number}" for number in listed[1].split(", ")} == ESCAPES
+
+
+def test_the_dashboard_counts_the_escapes() -> None:
+    board = (ROOT / "dashboards" / "grafana" / "wstrace.json").read_text()
+    patterns = re.findall(r'code=~\\"(WS[^\\"]+)', board)  # code=~\"WS10[12]\"
+    assert patterns
+    for pattern in patterns:
+        assert {code for code in CODES if re.fullmatch(pattern, code)} == ESCAPES

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wstrace.recorder.state.steps import longest_continuation
+from wstrace.recorder.vllm_state.scheduler_output import longest_continuation
 
 
 def _output(

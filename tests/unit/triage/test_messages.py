@@ -161,6 +161,8 @@ def test_layer_from_compiled_code() -> None:
     [
         ("compile_or_warm_up_model", "post-lock-warmup"),
         ("profile_run", "profile"),
+        ("profile_cudagraph_memory", "graph-estimate"),
+        ("initialize_from_config", "kv-init"),
         ("execute_model", "serving"),
     ],
 )

@@ -74,7 +74,8 @@ def _chart(row: SiteRow) -> DriverChart | None:
     if driver is None:
         return None
     role = _role(driver)
-    chart = DriverChart(row, role, ROLES.get(role, ""), arena=row.arena, left_out=left_out)
+    meaning = ROLES[role].meaning if role in ROLES else ""
+    chart = DriverChart(row, role, meaning, arena=row.arena, left_out=left_out)
     _add_dots(chart, sample)
     limits = row.site.uses[0][0].limits
     if driver in bound.drivers:

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from wstrace.triage.extract.engine_settings import Value
     from wstrace.triage.extract.facts import Refusal, Resize, Text
 
-STARTUP: Final = ("load", "profile", "kv-init", "capture", "post-lock-warmup")
+STARTUP: Final = (
+    "load",
+    "profile",
+    "graph-estimate",
+    "kv-init",
+    "capture",
+    "post-lock-warmup",
+)
 _BY_REFUSAL: Final = ("never_profiled", "undersized_in_profile", "wrong_slot")
 
 

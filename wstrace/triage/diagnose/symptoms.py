@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 V2_LOCKS_FROM: Final = "0.30.0"
 DCP_WARMED_FROM: Final = "0.24.0"
-_NO_REPLAY: Final = ("load", "profile", "kv-init", "capture")
+_NO_REPLAY: Final = ("load", "profile", "graph-estimate", "kv-init", "capture")
+_MEASURED: Final = ("load", "profile", "graph-estimate")  # before KV sizing is over
 _INSIDE: Final = (reasons.OOM_INSIDE, reasons.OOM_PROFILE)
 _V2_RUNNER: Final = "v1/worker/gpu/model_runner.py"
 
@@ -166,7 +167,7 @@ def _starved(
             if inside is None:
                 continue
             why = reasons.KNOWN_OOM if inside is fault.frames[-1] else reasons.OOM_KERNEL
-        elif inside and tracebacks.phase(fault.frames) in ("load", "profile"):
+        elif inside and tracebacks.phase(fault.frames) in _MEASURED:
             why = reasons.OOM_PROFILE
         else:
             why = reasons.OOM_INSIDE if inside else reasons.OOM_AFTER

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from wstrace.triage.extract.facts import Frame
+from wstrace.vllm.methods import SERVED_BY, SHOWN_BY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,14 +26,6 @@ _FRAME: Final = re.compile(
 _FUNCTION: Final = re.compile(r"[\w.<>]+")
 _TRACEBACK: Final = "Traceback(mostrecentcalllast)"
 _MANAGER: Final = "workspace.py"
-_PHASES: Final[tuple[tuple[Phase, tuple[str, ...]], ...]] = (
-    ("profile", ("profile_run", "determine_available_memory")),
-    ("load", ("load_model",)),
-    ("kv-init", ("initialize_kv_cache", "initialize_from_config")),
-    ("capture", ("capture_model", "profile_cudagraph_memory", "capture_graph")),
-    ("post-lock-warmup", ("compile_or_warm_up_model", "warmup_kernels", "kernel_warmup")),
-    ("serving", ("execute_model", "sample_tokens", "run_busy_loop", "execute_dummy_batch")),
-)
 
 
 def frames_of(squeezed: Squeezed) -> list[tuple[int, Frame]]:
@@ -71,12 +64,18 @@ def caller(frames: Sequence[Frame]) -> Frame | None:
 
 
 def phase(frames: Iterable[Frame]) -> Phase | None:
-    """The phase that the frames' functions show, in the words of the trace format."""
-    functions = {frame.function for frame in frames}
-    for name, marks in _PHASES:
-        if functions.intersection(marks):
-            return name
-    return None
+    """The phase that the frames' functions show, in the words of the trace format.
+
+    The innermost decides. A text is read for what failed, so warm-up is taken for its part
+    after the lock.
+    """
+    functions = [frame.function for frame in frames]
+    shown = [SHOWN_BY[name] for name in functions if name in SHOWN_BY]
+    if not shown:
+        return None if SERVED_BY.isdisjoint(functions) else "serving"
+    if "graph-estimate" in shown:  # it makes a throwaway KV cache and captures inside
+        return "graph-estimate"
+    return "post-lock-warmup" if shown[-1] == "warmup" else shown[-1]
 
 
 def base(path: str) -> str:
