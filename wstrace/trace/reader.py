@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,30 +69,50 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
     for a path that is missing, empty, unreadable, not a trace, or of another format.
     """
     files = _files(path)
-    meta, doubts = find_run(path, run)
+    meta, doubts = _run_of(path, run)
     if not files:
         return Trace(path, run or "", [], meta, ["no trace file in this folder"], doubts)
     headers, torn = _headers(path, files)
     if meta is not None and _left_nothing(path, meta, run, [h for _, h in headers]):
         return Trace(path, meta.run, [], meta, [f"run {meta.run} left no trace file"], doubts)
     chosen, notes = _choose_run(path, [h.run for _, h in headers], run, headers)
-    meta, doubts = find_run(path, chosen)
+    meta, doubts = _run_of(path, chosen)
     processes = []
     with _uncollected():
         for file, header in headers:
             if header.run == chosen:
                 processes.append(read_file(file))
-                doubts += _lost(processes[-1])
+                doubts += [told for told in _lost(file, header) if told not in doubts]
                 if progress is not None:
                     progress(file.stat().st_size)
     return Trace(path, chosen, processes, meta, [*notes, *torn], doubts)
 
 
-def _lost(process: ProcessTrace) -> list[str]:
+def _run_of(path: Path, run: str | None) -> tuple[RunFile | None, list[str]]:
+    """`find_run`; of a whole folder, what was lost when the run ended is a doubt as well."""
+    meta, doubts = find_run(path, run)
+    if meta is not None and path.is_dir():
+        doubts += map(one_line, meta.lost)
+    return meta, doubts
+
+
+def lost_tails(folder: Path, run: str) -> list[str]:
+    """What the trace files of `run` say of records that they lack.
+
+    A file without a readable header says nothing here; whoever loads the trace is told.
+    """
+    told = []
+    for file in sorted(folder.glob(f"*{SUFFIX}")):
+        with suppress(WstraceError):
+            header = read_header(file)
+            told += _lost(file, header) if header.run == run else []
+    return told
+
+
+def _lost(file: Path, header: Header) -> list[str]:
     """What the recorder said of a lost tail; nothing is known of what came after it."""
-    if not process.header.lost.strip():
-        return []
-    return [f"{process.path.name}: records were lost: {one_line(process.header.lost.strip())}"]
+    word = one_line(header.lost.strip())
+    return [f"{file.name}: records were lost: {word}"] if word else []
 
 
 def _left_nothing(path: Path, meta: RunFile, wanted: str | None, headers: list[Header]) -> bool:

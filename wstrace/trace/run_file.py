@@ -19,7 +19,9 @@ _LARGEST: Final = 1 << 20
 class RunFile(msgspec.Struct, omit_defaults=True):
     """run.json: what `wstrace run` started, and how it ended.
 
-    `living` names processes of the command that still lived when it had ended.
+    `living` names processes of the command that still lived when it had ended. `lost`: what
+    the trace files said then of records that they lack, so that a file that goes does not
+    take it along.
     """
 
     run: str
@@ -32,6 +34,7 @@ class RunFile(msgspec.Struct, omit_defaults=True):
     reserve: str | None = None
     versions: dict[str, str] = {}
     living: list[str] = []
+    lost: list[str] = []
 
     @property
     def started_ns(self) -> int:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from wstrace.trace.reader import load
+
 SECRET = "S3cr3tV4lue"
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("WSTRACE", "VLLM"))}
 
@@ -107,6 +109,34 @@ def test_run_json_tells_the_redacted_command_its_start_and_its_end(tmp_path: Pat
     assert found["command"][-2:] == ["--api-key", "[redacted]"]
     assert found["exit_code"] == 5
     assert found["started"] <= found["ended"]
+
+
+LOSES_ITS_END = """
+import os, resource
+from wstrace.recorder.settings import read_settings
+from wstrace.recorder.state.output import TraceOutput
+from wstrace.trace.records import Failure, Note, Slot
+output = TraceOutput(read_settings())
+output.write(Note(text="first"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+for number in range(60):
+    output.write(Note(text="x" * 100))
+output.write(Failure(kind="arena", slot=Slot(), phase="serving"))
+"""
+
+
+def test_run_json_keeps_what_was_lost_also_where_the_file_goes(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    code, _, err = run("-o", str(folder), "--", sys.executable, "-c", LOSES_ITS_END)
+    assert code == 0
+    assert err.count("cannot write the trace") == 1
+    (file,) = folder.glob("*.wst.jsonl")
+    (lost,) = json.loads((folder / "run.json").read_text())["lost"]
+    assert lost.startswith(f"{file.name}: records were lost: ")
+    assert lost.endswith("vLLM refused a request after that")
+    assert load(folder).doubts == [lost]
+    file.unlink()
+    assert load(folder).doubts == [lost]
 
 
 def test_a_command_that_is_running_has_a_run_json_without_an_end(tmp_path: Path) -> None:

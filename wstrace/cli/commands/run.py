@@ -21,7 +21,7 @@ from wstrace.cli.usage import refuse_unknown_option
 from wstrace.errors import WstraceError
 from wstrace.recorder.record import environment, make_trace_folder, new_run_id
 from wstrace.reserve import config as reserve_config
-from wstrace.trace.reader import RUN_FILE, RunFile, read_run
+from wstrace.trace.reader import RUN_FILE, RunFile, lost_tails, read_run
 from wstrace.trace.redact import redact_argv
 
 OUT = Annotated[
@@ -237,7 +237,13 @@ def _start(
 
 
 def _finish(folder: Path, started: RunFile, code: int, living: list[str]) -> None:
-    ended = msgspec.structs.replace(started, ended=_now(), exit_code=code, living=living)
+    ended = msgspec.structs.replace(
+        started,
+        ended=_now(),
+        exit_code=code,
+        living=living,
+        lost=lost_tails(folder, started.run),
+    )
     _write(folder, ended)
 
 
