@@ -21,6 +21,10 @@ from wstrace.trace.records import Request
 from wstrace.vllm.limits import LIMIT_NAMES
 
 
+RULE_ALONE = "rule, not confirmed by a trace"
+"""The grade of a rule's answer where no request was held against it."""
+
+
 def by_rule(site: Site) -> Bound | Refusal:
     """The worst case by the rule of a known site; the largest where alternatives hold.
 

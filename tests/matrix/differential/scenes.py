@@ -112,8 +112,12 @@ def _decode(file: str, function: str, release: Release, engine: Engine, state: S
 
 
 def _triton_mla(release: Release, engine: Engine, state: State) -> Any:
+    """Draft tokens are rows of the decode from the release on whose builder takes the blocks of
+    a drafter (0.27.1); before, a step that verifies drafts is a prefill."""
     rows = _decode_rows(state, engine)
-    if rows is None:
+    builder = release.get(f"{BACKENDS}/mla/triton_mla.py", "TritonMLAMetadataBuilder")
+    blocks = getattr(builder, "supports_non_causal_multi_token_decode", False)
+    if rows is None or (not blocks and any(r.scheduled > 1 for r in state.requests)):
         return None
     heads = engine["num_attention_heads"] * engine["decode_context_parallel_size"]
     rank, rope = engine["kv_lora_rank"], engine["qk_rope_head_dim"]

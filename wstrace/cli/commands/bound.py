@@ -152,11 +152,13 @@ def _bare_bound(text: str, values: dict[str, int]) -> Bound:
 
 
 def _as_json(worst: Bound, site: KnownSite | None) -> dict[str, object]:
+    from wstrace.bounds.by_rule import RULE_ALONE
+
     return {
         "version": 1,
         "bytes": worst.bytes,
         "formula": worst.formula,
-        "grade": worst.grade if site else None,
+        "grade": RULE_ALONE if site else None,
         "needs": list(worst.needs),
         "lever": worst.lever,
         "confirmed": False,
@@ -214,10 +216,10 @@ def _lines(worst: Bound, site: KnownSite | None) -> list[tuple[str, str]]:
 def _size(worst: Bound, site: KnownSite | None) -> str:
     if worst.bytes is None:
         return f"unknown: needs {', '.join(worst.needs)}"
+    from wstrace.bounds.by_rule import RULE_ALONE
     from wstrace.units import exact
 
-    grade = ", rule, not confirmed by a trace" if site else ""
-    return f"{exact(worst.bytes)}{grade}"
+    return f"{exact(worst.bytes)}, {RULE_ALONE}" if site else exact(worst.bytes)
 
 
 def _alternatives(site: KnownSite) -> list[KnownSite]:
