@@ -20,7 +20,6 @@ from wstrace.known_sites.known import KnownSite
 from wstrace.trace.records import Request
 from wstrace.vllm.limits import LIMIT_NAMES
 
-
 RULE_ALONE = "rule, not confirmed by a trace"
 """The grade of a rule's answer where no request was held against it."""
 
