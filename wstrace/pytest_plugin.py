@@ -197,8 +197,15 @@ def _properties(judgement: Judgement, recorder: Recorder) -> list[tuple[str, obj
 
 
 def _failure(judgement: Judgement, recorder: Recorder) -> list[str]:
-    """At most a dozen lines: what fails, the worst first, and where the trace is."""
-    from wstrace.report.ci.gate_lines import explain, headline, numbers, violation_line, where
+    """What fails, the worst first, what that rests on, and where the trace is."""
+    from wstrace.report.ci.gate_lines import (
+        explain,
+        grounds,
+        headline,
+        numbers,
+        violation_line,
+        where,
+    )
 
     (run,) = judgement.runs
     lines = [f"wstrace: {headline(judgement).partition(' (exit')[0]}"]
@@ -208,6 +215,8 @@ def _failure(judgement: Judgement, recorder: Recorder) -> list[str]:
     if len(run.failing) > 3:
         lines.append(f"  and {len(run.failing) - 3} more")
     lines += [f"  {violation_line(violation)}" for violation in run.violations[:2]]
+    lines += [f"  inconclusive: {reason}" for reason in run.reasons[1:4]]
+    lines += [f"  rests on: {line}" for line in grounds(run)]
     if not recorder.attached:
         lines.append("  start the engine inside the test, or in a fixture of its scope")
     return [*lines, f"  trace: {recorder.folder}"]

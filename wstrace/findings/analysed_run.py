@@ -10,7 +10,7 @@ from typing import Literal
 
 from wstrace.errors import one_line
 from wstrace.findings import coverage, escapes, kv_sizing, pointers
-from wstrace.findings.codes import ESCAPES
+from wstrace.findings.codes import ESCAPES, REFUSED_ELSEWHERE
 from wstrace.findings.finding import Finding, merge
 from wstrace.findings.rests_on import RestsOn, rests_on
 from wstrace.runs.run import Run, RunSite, run_of
@@ -57,7 +57,7 @@ class AnalysedRun:
             found += coverage.find(worker)
         found += kv_sizing.find_across(self.workers)
         found += coverage.find_missing(self.workers)
-        return [self._addressed(finding) for finding in merge(found)]
+        return [self._addressed(finding) for finding in escapes.one_story(merge(found))]
 
     def _addressed(self, finding: Finding) -> Finding:
         """Its advice with the trace as the user typed it, to be pasted into a shell."""
@@ -70,7 +70,8 @@ class AnalysedRun:
     @cached_property
     def rests_on(self) -> RestsOn:
         """What the verdict rests on."""
-        return rests_on(self.trace, self.workers)
+        outlived = [f for f in self.escapes if f.code not in REFUSED_ELSEWHERE]
+        return rests_on(self.trace, self.workers, len(outlived))
 
     @cached_property
     def inconclusive(self) -> list[str]:

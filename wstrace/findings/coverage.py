@@ -10,7 +10,7 @@ from itertools import product
 
 from wstrace.findings.finding import Finding
 from wstrace.findings.kv_sizing import nothing_asked, why_unlocked
-from wstrace.findings.rests_on import before_a_worker, rests_on
+from wstrace.findings.rests_on import before_a_worker, rests_on, start_died
 from wstrace.runs.worker import Worker
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Hook, Ranks
@@ -28,15 +28,20 @@ def find(worker: Worker) -> list[Finding]:
 
 
 def _before_lock(worker: Worker) -> list[Finding]:
-    if worker.locks or worker.served:
+    died = "" if worker.failures else start_died(worker.process)
+    if worker.served or (worker.locks and not died):
         return []
     last = worker.phases[-1].phase if worker.phases else "init"
     return [
         Finding(
             code="WS401",
             severity="inconclusive",
-            detail=f"the trace of this worker ends in phase {last}, before the lock",
-            advice="Let the server start and answer a request, then look again.",
+            detail=died or f"the trace of this worker ends in phase {last}, before the lock",
+            advice=(
+                "Mend what stopped the start, then record again."
+                if died
+                else "Let the server start and answer a request, then look again."
+            ),
             ranks=(worker.ranks,),
         )
     ]

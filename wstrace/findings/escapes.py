@@ -8,7 +8,7 @@ made, is a latent escape (WS103).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
 from wstrace.bounds.bound import Bound
@@ -33,9 +33,7 @@ def find(worker: Worker, bound_of: BoundOf) -> list[Finding]:
 def _site(worker: Worker, use: WorkerSite, bound_of: BoundOf) -> list[Finding]:
     worst = use.worst
     if worst is not None and worst.outcome == "escaped":
-        bound = bound_of(use.key)
-        masked = _masked(worker, use, worst.arena, bound)
-        return [_escape(worker, use, worst.request, worst.arena, bound), *masked]
+        return [_escape(worker, use, worst.request, worst.arena, bound_of(use.key))]
     return _not_escaped(worker, use, bound_of(use.key)) if worker.last_lock else []
 
 
@@ -61,7 +59,7 @@ def _escape(
     before = human(use.warmup_bytes) if use.warmup else "nothing"
     detail = (
         f"asked {human(worst.bytes)} in a slot locked at {human(arena)}; "
-        f"before the lock it asked {before}"
+        f"before the lock it asked {before}{_masked(use)}"
     )
     return _finding(code, "error", worker, use, worst, arena, bound, detail, RESERVE)
 
@@ -87,16 +85,11 @@ def _latent(
     return _finding("WS103", severity, worker, use, worst, arena, bound, detail, advice)
 
 
-def _masked(worker: Worker, use: WorkerSite, arena: int, bound: Bound) -> list[Finding]:
+def _masked(use: WorkerSite) -> str:
     """What a site asked before its first escape: it fitted, and so passed unseen."""
     passed = takewhile(lambda s: s.outcome != "escaped", use.of_epoch())
-    before = [s.request for s in passed if s.outcome == "latent"]
-    worst = max(before, key=lambda a: a.bytes, default=None)
-    if worst is None:
-        return []
-    detail = f"asked {human(worst.bytes)} before it escaped, which fitted and passed unseen"
-    advice = "It is the same site: the reserve for its escape covers it."
-    return [_finding("WS103", "note", worker, use, worst, arena, bound, detail, advice)]
+    most = max((s.bytes for s in passed if s.outcome == "latent"), default=0)
+    return f"; {human(most)} before it escaped fitted and passed unseen" if most else ""
 
 
 def _predicted(
@@ -140,6 +133,14 @@ def _finding(
         step=worst.step,
         statements=tuple(worst.provenance.statements) if worst.provenance else (),
     )
+
+
+def one_story(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings without those that foretell, of a site, what another tells as done."""
+    found = list(findings)
+    told = {(f.file, f.function) for f in found if f.code in ("WS101", "WS102", "WS104")}
+    foretold = ("WS103", "WS107")
+    return [f for f in found if f.code not in foretold or (f.file, f.function) not in told]
 
 
 def _refusals(worker: Worker) -> Iterator[Finding]:

@@ -6,15 +6,19 @@ escape could hide behind an end, `doubts` has the reason, and the run is inconcl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from wstrace.errors import one_line
 from wstrace.runs.worker import Worker, rank_name
 from wstrace.trace.reader import ProcessTrace, Trace
-from wstrace.trace.records import End, Note, PhaseChange
+from wstrace.trace.records import End, Note, Phase, PhaseChange
 from wstrace.units import plural
+from wstrace.versions import release_of
 
+SHOWN: Final = 10
 STOPPED: Final = (130, 143)
 """SIGINT and SIGTERM, by which a server is stopped in order. SIGKILL (137) lets nothing end."""
 BESIDE_THE_POINT: Final = frozenset(
@@ -30,6 +34,18 @@ BESIDE_THE_POINT: Final = frozenset(
     )
 )
 """What the recorder may fail at without losing a request, a failure, a lock or a phase."""
+# an entry of run.json's `living`: pid 41 (VLLM::EngineCore)
+_LIVING: Final = re.compile(r"pid (\d{1,10}) ")
+STARTS: Final[dict[Phase, str]] = {
+    "load": "loading",
+    "profile": "profiling",
+    "graph-estimate": "the graph estimate",
+    "kv-init": "making the KV cache",
+    "warmup": "warm-up",
+    "capture": "graph capture",
+    "post-lock-warmup": "warm-up",
+}
+"""The phases of a start, in words."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +58,14 @@ class Process:
     seconds: float
     phase: str
     end: str
+    died: str = ""
 
     @property
     def text(self) -> str:
         """`tp1: 812 records over 12.30 s, last in serving, ended in order`."""
         stood = f", last in {self.phase}" if self.phase else ""
+        if self.died:
+            stood = f", {self.died}"
         count = plural(self.records, "record")
         return f"{self.name}: {count} over {self.seconds:,.2f} s{stood}, {self.end}"
 
@@ -58,32 +77,42 @@ class RestsOn:
     processes: tuple[Process, ...]
     command: str
     release: str
+    beyond: str
     recorder: tuple[str, ...]
     doubts: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """One line a process, then the command, the release and the recorder's own words."""
-        words = [process.text for process in self.processes]
-        words += [text for text in (self.command, self.release) if text]
-        return words + [f"the recorder noted: {note}" for note in self.recorder]
+        """The command's end, what was not reached, the release, the recorder's own words, and
+        one line a process."""
+        words = [text for text in (self.command, self.beyond, self.release) if text]
+        words += [f"the recorder noted: {note}" for note in self.recorder]
+        words += [process.text for process in self.processes]
+        return [one_line(text) for text in words]
+
+    def shown(self) -> list[str]:
+        """`lines`, as many as an output for people has room for, and how many more."""
+        lines = self.lines()
+        left = len(lines) - SHOWN
+        return lines if left <= 0 else [*lines[:SHOWN], f"{left} more: --format json"]
 
 
-def rests_on(trace: Trace, workers: Sequence[Worker]) -> RestsOn:
-    """What the verdict of a run rests on."""
+def rests_on(trace: Trace, workers: Sequence[Worker], outlived: int = 0) -> RestsOn:
+    """What the verdict of a run rests on; `outlived`: escapes of which nothing died."""
     names = {id(w.process): _name(w) for w in workers}
     notes = [r.text for p in trace.processes for r in p.records if isinstance(r, Note)]
     return RestsOn(
         processes=tuple(_process(p, names.get(id(p))) for p in trace.processes),
         command=_command(trace),
-        release=", ".join(sorted({f"vLLM {w.header.vllm or '?'}" for w in workers})),
+        release=_release(workers),
+        beyond=_beyond(workers, outlived),
         recorder=tuple(dict.fromkeys(notes)),
-        doubts=tuple(dict.fromkeys(_doubts(trace, workers, names, notes))),
+        doubts=tuple(dict.fromkeys([*trace.doubts, *_doubts(trace, workers, names, notes)])),
     )
 
 
 def _name(worker: Worker) -> str:
     alone = f"rank {worker.ranks.rank or 0}"
-    return rank_name(worker.ranks, worker.init.world) or alone
+    return rank_name(worker.ranks, worker.world) or alone
 
 
 def _process(process: ProcessTrace, name: str | None) -> Process:
@@ -97,10 +126,13 @@ def _process(process: ProcessTrace, name: str | None) -> Process:
         seconds=max(0, last - process.header.ns) / 1e9,
         phase=phases[-1] if phases else "",
         end=_end(process),
+        died=start_died(process),
     )
 
 
 def _end(process: ProcessTrace) -> str:
+    if process.lost:
+        return f"records were lost: {process.lost}"
     if process.cut:
         return "its last record is cut"
     ended = any(isinstance(record, End) for record in process.records)
@@ -113,7 +145,37 @@ def _command(trace: Trace) -> str:
         return ""
     if meta.ended is None:
         return "run.json has no end: the command went on, or wstrace was killed"
-    return f"the command ended with exit code {meta.exit_code}"
+    living = f"; of its processes lived on: {', '.join(meta.living[:8])}" if meta.living else ""
+    return f"the command ended with exit code {meta.exit_code}{living}"
+
+
+def _beyond(workers: Sequence[Worker], outlived: int) -> str:
+    """What the end of the run, or that it lived on, says of the rest."""
+    step = died_at(workers)
+    if step is not None:
+        return f"the run died at step {step}; sites behind it were not seen"
+    return f"it survived {plural(outlived, 'escape')} (grow)" if outlived else ""
+
+
+def _release(workers: Sequence[Worker]) -> str:
+    """Each release among the workers, and what one that was not checked is taken for."""
+    texts = sorted({w.header.vllm or "" for w in workers})
+    return ", ".join(release_of(text).taken_for or f"vLLM {text}" for text in texts)
+
+
+def start_died(process: ProcessTrace) -> str:
+    """`warm-up ended with ImportError: ...` of a worker whose start raised; else empty."""
+    phase: Phase = "init"
+    told = ""
+    for change in process.records:
+        if not isinstance(change, PhaseChange):
+            continue
+        if change.phase == "serving":
+            told = ""
+        elif change.error and phase in STARTS:
+            told = f"{STARTS[phase]} ended with {one_line(change.error)}"
+        phase = change.phase
+    return told
 
 
 def _doubts(
@@ -121,16 +183,32 @@ def _doubts(
 ) -> Iterator[str]:
     if workers and (code := failed(trace)) is not None:
         yield f"the command ended with exit code {code}: what happened at its end was not seen"
-    for process in trace.processes:
-        if process.cut and id(process) in names:
-            yield (
-                f"the last record of {names[id(process)]} is cut: what came after it is lost, "
-                "and may have been a refusal"
-            )
+    yield from filter(None, (_torn(p, names.get(id(p))) for p in trace.processes))
     yield from _vanished(workers, names)
+    yield from _lived_on(trace, workers, names)
     for note in notes:
         if _concerns(note):
             yield f"the recorder failed where a request or a lock may be lost ({note})"
+
+
+def _torn(process: ProcessTrace, worker: str | None) -> str:
+    """What a cut line of a worker's file means; the recorder's last word is the trace's."""
+    if process.cut and worker:
+        return (
+            f"the last record of {worker} is cut: what came after it is lost, "
+            "and may have been a refusal"
+        )
+    return ""
+
+
+def _lived_on(trace: Trace, workers: Sequence[Worker], names: dict[int, str]) -> Iterator[str]:
+    """Workers that went on after the command: the trace may not be whole yet."""
+    living = trace.meta.living if trace.meta else []
+    pids = {int(found[1]) for text in living if (found := _LIVING.match(text))}
+    left = [names[id(w.process)] for w in workers if w.header.pid in pids and not w.ended]
+    if left:
+        named = ", ".join(left[:8])
+        yield f"{named} lived on after the command: what came then may not be in this trace"
 
 
 def failed(trace: Trace) -> int | None:
@@ -143,6 +221,7 @@ def _vanished(workers: Sequence[Worker], names: dict[int, str]) -> Iterator[str]
     """Workers end together: where one wrote its end and another did not, that one was lost."""
     ended = [w for w in workers if w.ended]
     lost = [w for w in workers if not w.ended and not w.process.cut]
+    lost = [w for w in lost if not w.header.parent]  # a forked child may end without a word
     if ended and lost:
         named = ", ".join(names[id(w.process)] for w in lost[:8])
         yield f"{named} wrote no end, where {plural(len(ended), 'other worker')} did"

@@ -20,6 +20,9 @@ MAX_LINE = 600
 MAX_WAYS = 8
 
 
+GROUPS = ("dp", "pp", "tp", "ep")
+
+
 def slot_text(slot: Slot | None) -> str:
     """`ubatch 0, lane 1`; empty for the only slot there usually is."""
     if slot is None or slot == Slot():
@@ -29,15 +32,19 @@ def slot_text(slot: Slot | None) -> str:
 
 def rank_text(ranks: Ranks) -> str:
     """`tp1` or `dp0 pp1 tp0`: only what tells ranks apart."""
-    parts = [("dp", ranks.dp), ("pp", ranks.pp), ("tp", ranks.tp), ("ep", ranks.ep)]
-    named = [f"{name}{value}" for name, value in parts if value]
-    return " ".join(named) or "rank 0"
+    return ranks_text([ranks])
 
 
 def ranks_text(ranks: Sequence[Ranks]) -> str:
     """The first eight ranks by name, and how many more there are."""
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    return ", ".join(rank_text(r) for r in ranks[:8]) + more
+    groups = [group for group in GROUPS if any(getattr(r, group) for r in ranks)]
+    return ", ".join(_named(r, groups) for r in ranks[:8]) + more
+
+
+def _named(ranks: Ranks, groups: Sequence[str]) -> str:
+    named = [(group, getattr(ranks, group)) for group in groups]
+    return " ".join(f"{g}{value}" for g, value in named if value is not None) or "rank 0"
 
 
 def step_text(step: Step | None) -> str:

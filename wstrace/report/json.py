@@ -47,6 +47,7 @@ def rests_on_json(run: AnalysedRun) -> dict[str, Any]:
                 "seconds": round(p.seconds, 3),
                 "phase": p.phase or None,
                 "end": p.end,
+                "died": p.died or None,
             }
             for p in of.processes
         ],
@@ -54,6 +55,7 @@ def rests_on_json(run: AnalysedRun) -> dict[str, Any]:
         "release": of.release or None,
         "recorder": list(of.recorder),
         "doubts": list(of.doubts),
+        "beyond": of.beyond or None,
     }
 
 

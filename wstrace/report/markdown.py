@@ -76,7 +76,7 @@ def _environment(run: AnalysedRun) -> list[str]:
         f"- {_code(limits)}",
         f"- locked at {locked}" if locked else "- never locked",
         *([f"- {escape(arenas)}"] if arenas else []),
-        f"- rests on {escape('; '.join(run.rests_on.lines()[:4]))}",
+        f"- rests on {escape('; '.join(run.rests_on.shown()))}",
     ]
 
 

@@ -23,7 +23,6 @@ from wstrace.units import human, plural
 MAX_FINDINGS = 6
 MAX_SITES = 12
 NARROW = 78
-MAX_RESTS = 8
 STYLES = {"error": "bold red", "warning": "yellow", "inconclusive": "magenta", "note": "dim"}
 
 
@@ -40,7 +39,7 @@ def render(run: AnalysedRun, console: Console) -> None:
     left = len(run.findings) - MAX_FINDINGS
     if left > 0:
         console.print(Text(f"{left} more findings: --format json", style="dim"))
-    for line in run.rests_on.lines()[:MAX_RESTS]:
+    for line in run.rests_on.shown():
         console.print(Text(f"rests on: {clean(line)}", style="dim"))
     for note in [*run.inconclusive, *run.notes]:
         console.print(Text(f"note: {note}", style="dim"))

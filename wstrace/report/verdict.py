@@ -7,7 +7,6 @@ from pathlib import Path
 from wstrace.bounds.bound import Bound
 from wstrace.errors import ended
 from wstrace.findings.analysed_run import AnalysedRun
-from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.findings.finding import Finding
 from wstrace.findings.rests_on import died_at, failed
 from wstrace.report.safe import clean
@@ -47,7 +46,8 @@ def verdict_lines(run: AnalysedRun, folder: Path) -> list[str]:
             lines.append(f"  and {len(errors) - 3} more.")
     elif run.inconclusive[1:]:
         lines += [f"  also: {reason}" for reason in run.inconclusive[1:3]]
-    lines += _beyond(run)
+    if beyond := run.rests_on.beyond:
+        lines.append(ended(f"  {beyond[0].upper()}{beyond[1:]}"))
     lines += _next(run, folder)
     return [_fitted(line) for line in lines[:MAX_LINES]]
 
@@ -83,15 +83,6 @@ def why(bound: Bound) -> str:
 def _row(finding: Finding) -> str:
     size = human(finding.serving_bytes)
     return f"  {finding.code} {clean(finding.caller or finding.site)}: {size}, {finding.title}"
-
-
-def _beyond(run: AnalysedRun) -> list[str]:
-    """What the end of the run, or that it lived on, says of the rest."""
-    step = died_at(run.workers)
-    if step is not None:
-        return [f"  The run died at step {step}; sites behind it were not seen."]
-    outlived = [f for f in run.escapes if f.code not in REFUSED_ELSEWHERE]
-    return [f"  It survived {plural(len(outlived), 'escape')} (grow)."] if outlived else []
 
 
 def _several(folder: Path) -> bool:

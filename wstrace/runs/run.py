@@ -10,7 +10,7 @@ from wstrace.bounds.bound import Bound
 from wstrace.bounds.ways import bound_site
 from wstrace.errors import WstraceError
 from wstrace.runs.lock_epochs import WORSE, Outcome
-from wstrace.runs.worker import SiteKey, Worker, WorkerSite, read_worker
+from wstrace.runs.worker import SiteKey, Worker, WorkerSite, group_sizes, read_worker
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Leaf, Ranks, Request, Slot
 
@@ -175,7 +175,11 @@ def _leaf(leaf: Leaf) -> tuple[object, ...]:
 def run_of(trace: Trace) -> Run:
     """A trace as its workers, by data-parallel rank, then rank."""
     read = map(read_worker, trace.processes)
-    return Run(trace, sorted((worker for worker in read if worker is not None), key=_place))
+    workers = sorted((worker for worker in read if worker is not None), key=_place)
+    world = group_sizes([w.init.world for w in workers], [w.ranks for w in workers])
+    for worker in workers:
+        worker.world = world
+    return Run(trace, workers)
 
 
 def _place(worker: Worker) -> tuple[int, ...]:

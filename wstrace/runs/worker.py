@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypedDict
@@ -61,6 +62,21 @@ def rank_name(ranks: Ranks, world: Ranks | None) -> str:
         for group, number in named
         if number is not None and (getattr(world, group, None) or 1) > 1
     )
+
+
+def group_sizes(worlds: Iterable[Ranks], ranks: Iterable[Ranks]) -> Ranks:
+    """The size of each parallel group: as the configs say, or as many ranks as were seen.
+
+    The engines of a dense model under data parallelism stand alone, each with a DP world of 1
+    and a DP rank of its own (vLLM 0.32.0: they need no step in common).
+    """
+    worlds, ranks = list(worlds), list(ranks)
+    sizes = {}
+    for group in ("dp", "pp", "tp", "ep"):
+        said = [getattr(world, group) or 0 for world in worlds]
+        seen = [getattr(rank, group) or 0 for rank in ranks]
+        sizes[group] = max([*said, *(number + 1 for number in seen)], default=1)
+    return Ranks(**sizes)
 
 
 @dataclass(frozen=True, order=True)
@@ -173,12 +189,14 @@ class WorkerSite:
 class Worker:
     """A worker process: its records by kind, and its sites.
 
-    `counts` is the last counters record, `newest` each counter as it was last written.
+    `world` has the sizes of the parallel groups over all workers of the run. `counts` is the
+    last counters record, `newest` each counter as it was last written.
     """
 
     process: ProcessTrace
     init: WorkerInit
     limits: dict[str, Limit]
+    world: Ranks = field(default_factory=Ranks)
     sites: dict[tuple[SiteKey, Slot], WorkerSite] = field(default_factory=dict)
     site_keys: dict[int, SiteKey] = field(default_factory=dict)
     callers: dict[int, Site] = field(default_factory=dict)
@@ -275,7 +293,8 @@ def read_worker(process: ProcessTrace) -> Worker | None:
     init = process.worker
     if init is None:
         return None
-    worker = Worker(process, init, dict(init.limits))
+    world = group_sizes([init.world], [init.ranks])
+    worker = Worker(process, init, dict(init.limits), world)
     for record in process.records:
         if isinstance(record, Counts):
             worker.counts = record

@@ -41,6 +41,11 @@ class ProcessTrace:
     unknown: int = 0
 
     @property
+    def lost(self) -> str:
+        """The recorder's last word, of records that are missing; empty where none are."""
+        return one_line(self.header.lost.strip())
+
+    @property
     def worker(self) -> WorkerInit | None:
         """The worker record, if this process has a worker."""
         return next((r for r in self.records if isinstance(r, WorkerInit)), None)
@@ -73,6 +78,10 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
     if not files:
         return Trace(path, run or "", [], meta, ["no trace file in this folder"], doubts)
     headers, torn = _headers(path, files)
+    if not headers:
+        if meta is None:
+            raise _holds_nothing(path)
+        return Trace(path, meta.run, [], meta, [], doubts + torn)
     if meta is not None and _left_nothing(path, meta, run, [h for _, h in headers]):
         return Trace(path, meta.run, [], meta, [f"run {meta.run} left no trace file"], doubts)
     chosen, notes = _choose_run(path, [h.run for _, h in headers], run, headers)
@@ -85,7 +94,7 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
                 doubts += [told for told in _lost(file, header) if told not in doubts]
                 if progress is not None:
                     progress(file.stat().st_size)
-    return Trace(path, chosen, processes, meta, [*notes, *torn], doubts)
+    return Trace(path, chosen, processes, meta, notes, doubts + torn)
 
 
 def _run_of(path: Path, run: str | None) -> tuple[RunFile | None, list[str]]:
@@ -153,17 +162,23 @@ def _files(path: Path) -> list[Path]:
 
 
 def _headers(path: Path, files: list[Path]) -> tuple[list[tuple[Path, Header]], list[str]]:
-    """Headers of the files; in a folder, a file killed before its header only gets a note."""
+    """Headers of the files; in a folder, a file without a whole one becomes a doubt."""
     if path.is_file():
         return [(path, read_header(path))], []
     whole = [file for file in files if file.stat().st_size and _first_line_ends(file)]
-    torn = [f"{f.name}: killed before its first record" for f in files if f not in whole]
-    if not whole:
-        raise WstraceError(
-            f"No trace file in {path} holds a record.",
-            "Give a trace folder made by `wstrace run`.",
-        )
+    torn = [
+        f"{file.name} has no whole record (its process was killed, or the disk was full): "
+        "what it did is in no record"
+        for file in files
+        if file not in whole
+    ]
     return [(file, read_header(file)) for file in whole], torn
+
+
+def _holds_nothing(path: Path) -> WstraceError:
+    return WstraceError(
+        f"No trace file in {path} holds a record.", "Give a trace folder made by `wstrace run`."
+    )
 
 
 def _first_line_ends(path: Path) -> bool:

@@ -120,11 +120,12 @@ class Manager(Record, tag="manager", kw_only=True, gc=False):
 
 
 class PhaseChange(Record, tag="phase", kw_only=True, gc=False):
-    """The process entered `phase`."""
+    """The process entered `phase`. `error`: what the phase before it raised, type and text."""
 
     phase: Phase
     step: int = 0
     why: str = ""
+    error: str = ""
 
 
 class ScheduledRequest(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -62,11 +62,12 @@ def test_the_worst_case_of_021_is_64_mib(grown_021: AnalysedRun) -> None:
     assert (bound.bytes, bound.grade) == (67_108_864, "proved")
 
 
-def test_the_masked_request_of_021_is_ws103(grown_021: AnalysedRun) -> None:
-    masked = one(grown_021, "WS103")
-    assert masked.function == PREFIX + "_continuation_prefill"
-    assert masked.serving_bytes == continuation(992) == 2_031_616
-    assert masked.arena_bytes == DECODE
+def test_the_masked_request_of_021_is_told_by_the_escape_alone(grown_021: AnalysedRun) -> None:
+    site = PREFIX + "_continuation_prefill"
+    (told,) = [f for f in grown_021.findings if f.function == site]
+    assert told.code in ("WS101", "WS104")
+    assert continuation(992) == 2_031_616  # 1.94 MiB
+    assert told.detail.endswith("; 1.94 MiB before it escaped fitted and passed unseen")
 
 
 def test_the_masked_request_alone_is_an_error_because_more_is_to_come() -> None:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from tests.unit.findings.build import (
     MOE,
@@ -20,9 +22,11 @@ from tests.unit.findings.build import (
     process,
     session,
 )
+from wstrace.cli.app import app, register_commands
 from wstrace.findings.analysed_run import AnalysedRun, analyse, load_run
 from wstrace.findings.rests_on import failed
-from wstrace.gate.judge import Policy, judge
+from wstrace.gate.judge import Judgement, Policy, judge
+from wstrace.pytest_plugin import Recorder, _failure
 from wstrace.report.ci import gate_json, gate_markdown, gate_text, github, junit, sarif
 from wstrace.report.html import render
 from wstrace.report.json import render_json
@@ -30,7 +34,17 @@ from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.report.verdict import sentence, verdict_lines
 from wstrace.trace.reader import Trace
-from wstrace.trace.records import Counts, End, Note, PhaseChange, Ranks, Record
+from wstrace.trace.records import (
+    Counts,
+    End,
+    Failure,
+    Lock,
+    Note,
+    PhaseChange,
+    Ranks,
+    Record,
+    Slot,
+)
 from wstrace.trace.run_file import RunFile
 
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_traces"
@@ -46,8 +60,8 @@ CLEAN: tuple[Record, ...] = (
 
 def with_exit(run: AnalysedRun, code: int | None) -> AnalysedRun:
     """`run` under a command that ended with `code`."""
-    meta = RunFile("r", ["vllm", "serve"], "", "0.1.0", ended="later", exit_code=code)
-    return analyse(Trace(run.trace.path, "r", run.trace.processes, meta))
+    meta = RunFile("run1", ["vllm", "serve"], "", "0.1.0", ended="later", exit_code=code)
+    return analyse(Trace(run.trace.path, "run1", run.trace.processes, meta))
 
 
 def noted(text: str) -> AnalysedRun:
@@ -76,14 +90,91 @@ def a_worker_vanished() -> AnalysedRun:
     return session(one, other)
 
 
+def lost(word: str, folder: Path) -> AnalysedRun:
+    """A recorder that stood down, with `word` in the room of its header."""
+    worker = process(*CLEAN)
+    worker.header.lost = word.ljust(240)
+    written(session(worker), folder)
+    return load_run(folder)
+
+
+def lived_on() -> AnalysedRun:
+    worker = process(*CLEAN)
+    worker.header.pid = 41
+    meta = RunFile("run1", ["serve"], "", "0.1.0", ended="later", exit_code=0)
+    meta.living = ["pid 41 (VLLM::Worker)", "pid 42 (sleep 9)"]
+    return analyse(Trace(Path("t"), "run1", [worker], meta))
+
+
+def start_raised(*before: Record) -> AnalysedRun:
+    told = PhaseChange(
+        phase="init", why="compile_or_warm_up_model raised", error="ImportError: no kernels"
+    )
+    return session(process(PhaseChange(phase="warmup"), *before, told))
+
+
+def never_locked() -> AnalysedRun:
+    asked = grown(1 << 20, "profile"), ask(MOE, 1 << 20, "profile", 0)
+    later = ask(MOE, 1 << 20, "serving", 1 << 20, locked=False)
+    serving = PhaseChange(phase="serving"), later, Counts(step=40, steps_real=39)
+    return session(process(*asked, *serving))
+
+
+def never_attached() -> AnalysedRun:
+    return with_exit(analyse(Trace(Path("t"), "r", [], None)), 0)
+
+
+def an_empty_file(folder: Path) -> AnalysedRun:
+    """The disk was full when the worker opened its file."""
+    written(session(process(*CLEAN)), folder)
+    (folder / "run1.h.9.wst.jsonl").touch()
+    return load_run(folder)
+
+
+def the_newest_of_two_left_nothing(folder: Path) -> AnalysedRun:
+    written(session(process(*CLEAN)), folder)
+    newest = RunFile("run2", ["serve"], "2026-05-16T10:15:00+00:00", "0.1.0", ended="x")
+    newest.exit_code = 0
+    (folder / "run.json").write_bytes(msgspec.json.encode(newest))
+    return load_run(folder)
+
+
+def a_fork_was_refused() -> AnalysedRun:
+    parent, child = process(*CLEAN, End()), process(*CLEAN)
+    child.header.parent = "x.wst.jsonl"
+    child.records.append(ask(MOE, 1 << 21, "serving", 1 << 20))
+    child.records.append(Failure(kind="arena", site=MOE.id, slot=Slot(), phase="serving"))
+    return session(parent, child)
+
+
+def two_engines_of_a_dense_model() -> AnalysedRun:
+    """Each stands alone, with a DP world of 1; one of them was lost."""
+    one = process(*CLEAN, End(), ranks=Ranks(dp=0, rank=0))
+    return session(one, process(*CLEAN, ranks=Ranks(dp=1, rank=0)))
+
+
+def written(run: AnalysedRun, folder: Path) -> None:
+    """The run as the recorder leaves it on the disk."""
+    folder.mkdir(exist_ok=True)
+    for number, one in enumerate(run.trace.processes):
+        records = [one.header, *one.records]
+        lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+        (folder / f"run1.h.{number}.wst.jsonl").write_bytes(lines)
+    if run.trace.meta is not None:
+        meta = msgspec.structs.replace(run.trace.meta, run=run.trace.run)
+        (folder / "run.json").write_bytes(msgspec.json.encode(meta))
+
+
 @dataclass(frozen=True)
 class State:
-    """A run that is not clean, and words that every output has."""
+    """A run that is not clean, words that every output has, and the gate's exit code."""
 
     make: Callable[[Path], AnalysedRun]
     words: str
+    code: int = 3
 
 
+FORKED = "_allocate_buffers"
 STATES = {
     "killed": State(
         lambda _: with_exit(session(process(*CLEAN)), 137), "ended with exit code 137"
@@ -102,26 +193,117 @@ STATES = {
         lambda _: with_exit(analyse(Trace(Path("t"), "r", [], None)), 1),
         "the command ended with exit code 1 before a worker started",
     ),
+    "disk full": State(
+        lambda folder: lost("[Errno 28] No space left on device (7 ns)", folder),
+        "records were lost: [Errno 28] No space left on device",
+    ),
+    "size limit, then a refusal": State(
+        lambda folder: lost(
+            "[Errno 27] too large (7 ns); vLLM refused a request after that", folder
+        ),
+        "vLLM refused a request after that",
+    ),
+    "file deleted": State(
+        lambda folder: lost("an earlier trace file of this process was deleted", folder),
+        "an earlier trace file of this process was deleted",
+    ),
+    "lived on": State(lambda _: lived_on(), "rank 0 lived on after the command"),
+    "start raised": State(
+        lambda _: start_raised(), "warm-up ended with ImportError: no kernels"
+    ),
+    "start raised after the lock": State(
+        lambda _: start_raised(
+            Lock(event="lock", slots=[Slot()], sizes=[1], phase="warmup"),
+            PhaseChange(phase="post-lock-warmup"),
+        ),
+        "warm-up ended with ImportError: no kernels",
+    ),
+    "never locked": State(lambda _: never_locked(), "no lock was seen"),
+    "never attached": State(lambda _: never_attached(), "the recorder never attached"),
+    "empty file": State(an_empty_file, "run1.h.9.wst.jsonl has no whole record"),
+    "two runs": State(the_newest_of_two_left_nothing, "the recorder never attached"),
+    "dp": State(
+        lambda _: two_engines_of_a_dense_model(), "dp1 wrote no end, where 1 other worker did"
+    ),
+    "fork": State(lambda _: with_exit(a_fork_was_refused(), 0), FORKED, 1),
+    "refused": State(
+        lambda _: load_run(SAMPLES / "demo-crash"), "sites behind it were not seen", 1
+    ),
+    "survived": State(
+        lambda _: load_run(SAMPLES / "demo-grow"), "t survived 3 escapes (grow)", 1
+    ),
 }
 
 
+def told_by_pytest(judgement: Judgement, folder: Path) -> str:
+    return "\n".join(_failure(judgement, Recorder(folder, "run1", None)))
+
+
+def told_by_watch(run: AnalysedRun, folder: Path) -> str:
+    if not run.trace.path.is_dir():
+        written(run, folder)
+        run.trace.path = folder
+    register_commands()
+    return CliRunner().invoke(app, ["watch", "--once", str(run.trace.path)]).output
+
+
 @pytest.mark.parametrize("state", STATES.values(), ids=list(STATES))
-def test_each_end_is_inconclusive_and_said_in_every_output(
+def test_each_state_is_told_by_every_output_with_its_exit_code(
     state: State, tmp_path: Path
 ) -> None:
     run = state.make(tmp_path / "t")
     judgement = judge([run], Policy(), date(2026, 1, 1))
-    assert (run.verdict(), judgement.exit_code) == ("inconclusive", 3)
-    outputs = [
-        render_text(run, width=400),
-        render_json(run),
-        render([run]),
-        sentence(run),
-        *(f.render(judgement) for f in (gate_text, gate_json, junit, sarif, github)),
-    ]
-    assert [text for text in outputs if state.words not in text] == []
-    assert state.words in gate_markdown.render(judgement).replace("\\", "")
-    assert state.words in render_markdown(run).replace("\\", "")
+    verdict = {1: "findings", 3: "inconclusive"}[state.code]
+    assert (run.verdict(), judgement.exit_code) == (verdict, state.code)
+    outputs = {
+        "report text": render_text(run, width=400),
+        "report JSON": render_json(run),
+        "HTML": render([run]),
+        "report Markdown": render_markdown(run).replace("\\", ""),
+        "terminal": "\n".join(verdict_lines(run, tmp_path)),
+        "pytest": told_by_pytest(judgement, tmp_path),
+        "watch": told_by_watch(run, tmp_path / "w"),
+        "gate Markdown": gate_markdown.render(judgement).replace("\\", ""),
+        **{
+            f.__name__: f.render(judgement)
+            for f in (gate_text, gate_json, junit, sarif, github)
+        },
+    }
+    assert [name for name, text in outputs.items() if state.words not in text] == []
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+def test_what_tells_most_comes_before_a_long_list_of_ranks(rows: int) -> None:
+    many = [process(*CLEAN, ranks=Ranks(tp=n, rank=n)) for n in range(rows)]
+    rests = with_exit(session(*many), 0).rests_on
+    assert rests.shown()[0] == "the command ended with exit code 0"
+    assert len(rests.shown()) == min(rows + 2, 11)
+
+
+def test_a_release_that_was_not_checked_is_said_with_what_it_is_taken_for() -> None:
+    assert session(process(*CLEAN, vllm="0.32.0")).rests_on.release == "vLLM 0.32.0"
+    assert session(process(*CLEAN, vllm="0.99.0")).rests_on.release.startswith(
+        "vLLM 0.99.0 is not among the releases that wstrace was checked against"
+    )
+
+
+def test_a_start_that_raised_is_said_of_its_process_and_by_ws401() -> None:
+    run = start_raised()
+    (told,) = [f for f in run.findings if f.code == "WS401"]
+    assert told.detail == "warm-up ended with ImportError: no kernels"
+    (line,) = [text for text in run.rests_on.lines() if text.startswith("rank 0")]
+    assert "warm-up ended with ImportError: no kernels" in line
+
+
+def test_a_site_that_escaped_on_one_rank_is_not_foretold_on_another() -> None:
+    arena = 1 << 18
+    begun = grown(arena, "profile"), continuation(256, 0, "profile"), *locked(arena)
+    calm = ask(MOE, 1 << 10, "serving", arena)
+    quiet = process(*begun, calm, ranks=Ranks(tp=0, rank=0))
+    alone = {f.code for f in session(quiet).findings}
+    escaped = process(*begun, continuation(1024, arena), ranks=Ranks(tp=1, rank=1))
+    both = {f.code for f in session(quiet, escaped).findings}
+    assert ("WS107" in alone, "WS107" in both, "WS102" in both) == (True, False, True)
 
 
 @pytest.mark.parametrize("what", ["slicer", "step", "counts", "views"])

@@ -18,14 +18,14 @@ def inside(phases: PhaseTracker, method: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        phases.leave(method, True)
+        phases.leave(method, "RuntimeError: no")
         raise
-    phases.leave(method, False)
+    phases.leave(method)
 
 
 def tracker() -> tuple[PhaseTracker, list[Phase]]:
     seen: list[Phase] = []
-    return PhaseTracker(on_change=lambda phase, why: seen.append(phase)), seen
+    return PhaseTracker(on_change=lambda phase, why, error: seen.append(phase)), seen
 
 
 def start_up(phases: PhaseTracker) -> None:

@@ -155,14 +155,14 @@ def test_a_full_disk_is_told_in_the_room_that_the_header_kept(
     assert done.stderr.count("recording stops, serving goes on") == 1
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size <= 2000
-    (doubt,) = load(tmp_path).doubts
-    assert "records were lost" in doubt
-    assert ("vLLM refused a request after that" in doubt) == (after == "refused")
+    (process,) = load(tmp_path).processes
+    assert "disk full?" in process.lost
+    assert ("vLLM refused a request after that" in process.lost) == (after == "refused")
 
 
 def test_an_untouched_file_says_that_nothing_was_lost(tmp_path: Path) -> None:
     new_writer(tmp_path).write(Note(text="all"))
-    assert load(tmp_path).doubts == []
+    assert load(tmp_path).processes[0].lost == ""
 
 
 def test_a_descriptor_that_others_closed_and_reused_gets_no_byte(tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_a_deleted_file_is_followed_by_one_that_says_so(tmp_path: Path) -> None:
     (first,) = tmp_path.iterdir()
     first.unlink()
     writer.write(Note(text="kept"))
-    (doubt,) = load(tmp_path).doubts
-    assert "an earlier trace file of this process was deleted" in doubt
+    (process,) = load(tmp_path).processes
+    assert "an earlier trace file of this process was deleted" in process.lost
     (second,) = tmp_path.iterdir()
     assert read_file(second).header.parent == first.name
 

@@ -139,12 +139,15 @@ def test_an_empty_folder_is_a_trace_in_which_nothing_attached(tmp_path: Path) ->
     assert load(tmp_path).processes == []
 
 
-def test_a_file_killed_before_its_header_is_noted_beside_the_others(tmp_path: Path) -> None:
+def test_a_file_killed_before_its_header_is_a_doubt_beside_the_others(tmp_path: Path) -> None:
     trace_file(tmp_path, "a")
     (tmp_path / "b.wst.jsonl").write_bytes(b'{"t":"hea')
     trace = load(tmp_path)
     assert len(trace.processes) == 1
-    assert "killed before its first record" in trace.notes[0]
+    assert trace.doubts == [
+        "b.wst.jsonl has no whole record (its process was killed, or the disk was full): "
+        "what it did is in no record"
+    ]
 
 
 def test_a_worker_is_found_by_its_record(tmp_path: Path) -> None:

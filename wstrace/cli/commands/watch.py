@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from wstrace.trace.reader import RunFile
 
+MAX_LINE = 600  # characters of a sentence
 FOLDER = Annotated[Path, typer.Argument(metavar="DIR", help="Trace folder of the run.")]
 RUN = Annotated[str | None, typer.Option("--run", help="Which run of the folder.")]
 ONCE = Annotated[bool, typer.Option("--once", help="Print the state now, and stop.")]
@@ -45,9 +46,11 @@ def command(folder: FOLDER, run: RUN = None, once: ONCE = False, interval: EVERY
     console = Console(file=sys.stdout, highlight=False)
     if once:
         console.print(watch.picture())
+        watch.print_grounds()
         return
     try:
         _follow(watch, console, interval)
+        watch.print_grounds()
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
@@ -69,7 +72,7 @@ class _Watch:
         from wstrace.cli.watch.tail import read_meta
 
         try:
-            self.meta = read_meta(self.folder)
+            self.meta = self.tail.meta = read_meta(self.folder)
             for path, record in self.tail.read():
                 self.state.apply(path, record)
         except OSError as error:
@@ -82,6 +85,22 @@ class _Watch:
         from wstrace.cli.watch.screen import picture
 
         return picture(self.state, self.tail.followed(), self.meta, self.folder, events)
+
+    def print_grounds(self) -> None:
+        """The verdict of a run that has ended, and of any run what it rests on."""
+        from wstrace.findings.analysed_run import load_run
+        from wstrace.report.safe import clean
+        from wstrace.report.verdict import sentence
+
+        followed = self.tail.followed()
+        try:
+            session = load_run(self.folder, followed)
+        except WstraceError:
+            return
+        lines = [sentence(session)] if self.ended() else []
+        lines += [f"inconclusive: {reason}" for reason in session.inconclusive]
+        lines += [f"rests on: {line}" for line in session.rests_on.lines()]
+        print("\n".join(clean(line, MAX_LINE) for line in lines))
 
     def ended(self) -> bool:
         """True when run.json of the followed run has its end."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from wstrace.report.finding_text import slot_text
 from wstrace.runs.lock_epochs import LockEpochs
-from wstrace.runs.worker import rank_name
+from wstrace.runs.worker import group_sizes, rank_name
 from wstrace.trace.records import (
     Counts,
     End,
@@ -19,6 +19,7 @@ from wstrace.trace.records import (
     Lock,
     Phase,
     PhaseChange,
+    Ranks,
     Record,
     Request,
     ReserveEvent,
@@ -57,13 +58,14 @@ class ProcessState:
     refused: int = 0
     reserve: str = ""
     ended: bool = False
+    world: Ranks | None = None
 
     @property
     def name(self) -> str:
         """`tp1`, `dp0 pp1 tp0`; the role where it is no worker."""
         if self.worker is None:
             return self.header.role or str(self.header.pid) if self.header else "?"
-        return rank_name(self.worker.ranks, self.worker.world) or "rank 0"
+        return rank_name(self.worker.ranks, self.world) or "rank 0"
 
     def slot(self, slot: Slot) -> SlotState:
         """The state of a slot, made on first sight."""
@@ -84,10 +86,20 @@ class RunState:
         """Take in one new record of the file `path`."""
         state = self.processes.setdefault(path, ProcessState())
         text = _apply(state, record)
+        if isinstance(record, WorkerInit):
+            self._regroup(state)
         if text:
             self.told += 1
             run = state.header.run if state.header else ""
             self.events.append((self.told, run, f"{state.name}: {text}"))
+
+    def _regroup(self, joined: ProcessState) -> None:
+        """A worker came: how its run's workers are called depends on all of them."""
+        states = self.of_run(joined.header.run if joined.header else None)
+        inits = [s.worker for s in states if s.worker is not None]
+        world = group_sizes([i.world for i in inits], [i.ranks for i in inits])
+        for state in states:
+            state.world = world
 
     def of_run(self, run: str | None) -> list[ProcessState]:
         """The processes of `run`, workers in order of rank, before the others."""

@@ -50,13 +50,15 @@ class FileTail:
 class FolderTail:
     """All trace files of a folder, of one run; files that appear later are picked up.
 
-    `run` picks a run by prefix; without it the newest run seen is followed.
+    `run` picks a run by prefix; without it the newest is followed: `meta`, what run.json
+    names, also before that run has written anything.
     """
 
     folder: Path
     run: str | None = None
     tails: dict[Path, FileTail] = field(default_factory=dict)
     runs: dict[Path, Header] = field(default_factory=dict)
+    meta: RunFile | None = None
 
     def read(self) -> Iterator[tuple[Path, Record]]:
         """New records by file, header first."""
@@ -73,6 +75,9 @@ class FolderTail:
             named = [h.run for h in self.runs.values() if h.run.startswith(self.run)]
             return named[0] if named else None
         newest = max(self.runs.values(), key=lambda h: h.wall_ns, default=None)
+        meta = self.meta
+        if meta is not None and (newest is None or meta.started_ns > newest.wall_ns):
+            return meta.run
         return newest.run if newest else None
 
 

@@ -7,26 +7,28 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, one_line
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.state.counters import COUNTS_EVERY_NS
 from wstrace.recorder.state.kv_memory import blocks_record, kv_record
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.state.steps import StepKind
 from wstrace.trace.records import Limits, ReserveEvent
+from wstrace.trace.redact import redact_text
 from wstrace.vllm.methods import PHASES, RESERVE_AT, RUNNER, WORKER, Known
 
+MAX_ERROR = 400  # characters of an error that ended a start
 Method = Callable[..., Any]
 Maker = Callable[[Method], Method]
 Begin = Callable[[Live, tuple[Any, ...], dict[str, Any]], Any]
-End = Callable[[Live, Any, bool], None]
+End = Callable[[Live, Any, BaseException | None], None]
 
 
 def around(live: Live, what: str, begin: Begin, end: End, reserve: str = "") -> Maker:
     """A wrapper that passes everything through, between `begin` and `end`.
 
-    `begin(live, args, kwargs)` gives a token, and `end(live, token, raised)` gets it back;
-    both are guarded. `reserve`: how a reserve may be applied
+    `begin(live, args, kwargs)` gives a token, and `end(live, token, error)` gets it back,
+    with what vLLM raised; both are guarded. `reserve`: how a reserve may be applied
     (RESERVE_AT, or "unlocked": only then), the one thing here that may raise into vLLM.
     """
 
@@ -38,10 +40,10 @@ def around(live: Live, what: str, begin: Begin, end: End, reserve: str = "") -> 
                 if reserve and live.settings.reserve is not None:
                     _reserve_at(live, reserve)
                 result = original(self, *args, **kwargs)
-            except BaseException:
-                guarded(live, what, end, live, token, True)
+            except BaseException as error:
+                guarded(live, what, end, live, token, error)
                 raise
-            guarded(live, what, end, live, token, False)
+            guarded(live, what, end, live, token, None)
             return result
 
         return method
@@ -81,14 +83,21 @@ def _phase(live: Live, name: str) -> Maker:
         if profiling:
             guarded(live, "KV sizing", live.memory.profiling, live.worker.current)
 
-    def end(live: Live, token: Any, raised: bool) -> None:
-        live.phases.leave(name, raised)
-        if profiling and not raised:
+    def end(live: Live, token: Any, error: BaseException | None) -> None:
+        text = "" if error is None else guarded(live, "error text", _told, error, default="?")
+        live.phases.leave(name, text)
+        if profiling and error is None:
             live.memory.profiled()
         if name == "shutdown":
             live.flush_counts()
 
     return around(live, f"phase {name}", begin, end, RESERVE_AT.get(name, ""))
+
+
+def _told(error: BaseException) -> str:
+    """`ImportError: vLLM's message`, on one line and without credentials."""
+    text = redact_text(str(error)) or "no message"
+    return f"{type(error).__name__}: {one_line(text)}"[:MAX_ERROR]
 
 
 def _reserve_at(live: Live, place: str) -> None:
@@ -198,7 +207,7 @@ def _dummy(live: Live, kind: StepKind) -> Maker:
         live.steps.begin_dummy(tokens if isinstance(tokens, int) else 0, kind)
         return True
 
-    def end(live: Live, began: Any, raised: bool) -> None:
+    def end(live: Live, began: Any, error: BaseException | None) -> None:
         if began:
             live.steps.end()
 

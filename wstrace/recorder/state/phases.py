@@ -44,9 +44,9 @@ def derive(active: Sequence[Phase], flags: PhaseFlags) -> Phase:
 
 @dataclass
 class PhaseTracker:
-    """Keeps the stack and the flags; calls `on_change(new phase, why)` at each change."""
+    """Keeps the stack and the flags; calls `on_change(phase, why, error)` at each change."""
 
-    on_change: Callable[[Phase, str], None]
+    on_change: Callable[[Phase, str, str], None]
     flags: PhaseFlags = field(default_factory=PhaseFlags)
     active: list[Phase] = field(default_factory=list)
     current: Phase = "init"
@@ -56,15 +56,15 @@ class PhaseTracker:
         self.active.append(PHASES[method])
         self._settle(method)
 
-    def leave(self, method: str, raised: bool) -> None:
-        """The vLLM method `method` returned, or raised."""
+    def leave(self, method: str, error: str = "") -> None:
+        """The vLLM method `method` returned, or raised `error` (its type and text)."""
         phase = PHASES[method]
-        if not raised:
+        if not error:
             self.flags.ready = self.flags.ready or phase == "warmup"
             self.flags.shut = self.flags.shut or phase == "shutdown"
         if phase in self.active:
             del self.active[len(self.active) - 1 - self.active[::-1].index(phase)]
-        self._settle(f"{method} {'raised' if raised else 'returned'}")
+        self._settle(f"{method} {'raised' if error else 'returned'}", error)
 
     def restarted(self) -> None:
         """Another worker starts in this process: nothing of the last one is left."""
@@ -97,8 +97,8 @@ class PhaseTracker:
         """True inside the warm-up, where V2 runs made-up requests."""
         return "warmup" in self.active
 
-    def _settle(self, why: str) -> None:
+    def _settle(self, why: str, error: str = "") -> None:
         phase = derive(self.active, self.flags)
         if phase != self.current:
             self.current = phase
-            self.on_change(phase, why)
+            self.on_change(phase, why, error)

@@ -39,11 +39,12 @@ class Live:
         self.streams = StreamWatch()
         self.memory = MemoryState(vllm=vllm)
 
-    def _phase_changed(self, phase: Phase, why: str) -> None:
+    def _phase_changed(self, phase: Phase, why: str, error: str) -> None:
         self.forget_hot()
         self.flush_counts()
         if self.worker.current is not None:
-            self.output.write(PhaseChange(phase=phase, step=self.steps.index, why=why))
+            step = self.steps.index
+            self.output.write(PhaseChange(phase=phase, step=step, why=why, error=error))
 
     def forget_hot(self) -> None:
         """Every key is novel again, in the phase that is now."""

@@ -105,7 +105,7 @@ def entry_line(entry: Entry) -> str:
 
 def grounds(run: RunJudgement) -> list[str]:
     """What the verdict rests on; of a log its text, which the findings name."""
-    return [] if isinstance(run.session, LogRun) else run.session.rests_on.lines()
+    return [] if isinstance(run.session, LogRun) else run.session.rests_on.shown()
 
 
 def exercised(run: RunJudgement) -> list[str]:

@@ -88,6 +88,6 @@ def _after(run: RunJudgement) -> list[str]:
     lines += [f"- ⚠️ inconclusive: {escape(reason)}" for reason in run.reasons]
     accepted = [j for j in run.findings if j.status == "accepted"]
     lines += [f"- accepted: {escape(accepted_line(judged))}" for judged in accepted]
-    lines += [f"- rests on: {escape(line)}" for line in grounds(run)[:8]]
+    lines += [f"- rests on: {escape(line)}" for line in grounds(run)]
     lines += [f"- exercised: {escape(line)}" for line in exercised(run)]
     return ["", *lines]

@@ -39,7 +39,7 @@ def _run(run: RunJudgement) -> list[str]:
     accepted = [judged for judged in run.findings if judged.status == "accepted"]
     lines += [f"accepted: {accepted_line(judged)}" for judged in accepted]
     lines += _ignored(run)
-    lines += [f"rests on: {line}" for line in grounds(run)[:8]]
+    lines += [f"rests on: {line}" for line in grounds(run)]
     told = exercised(run)
     lines += [f"exercised: {line}" for line in told[:1]]
     return [*lines, *(f"  {line}" for line in told[1:])]

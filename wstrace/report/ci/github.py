@@ -17,6 +17,7 @@ from wstrace.gate.judge import Judged, Judgement, RunJudgement
 from wstrace.report.ci import gate_markdown
 from wstrace.report.ci.gate_lines import (
     explain,
+    grounds,
     headline,
     line_of,
     numbers,
@@ -54,7 +55,9 @@ def render(judgement: Judgement) -> str:
     total = headline(judgement)
     if len(lines) > len(shown):
         total += f"; the worst {len(shown)} of {len(lines)} are annotated, all in the summary"
-    return "\n".join([*shown, " ".join(f"wstrace gate: {total}".split())]) + "\n"
+    rests = [f"rests on: {line}" for run in judgement.runs for line in grounds(run)]
+    told = [" ".join(line.split()) for line in (f"wstrace gate: {total}", *rests)]
+    return "\n".join([*shown, *told]) + "\n"
 
 
 def _annotations(judgement: Judgement) -> Iterator[str]:

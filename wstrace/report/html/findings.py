@@ -74,7 +74,7 @@ def _card(finding: Finding, number: int | None, worker: Worker | None) -> Card:
 def _facts(finding: Finding, worker: Worker | None) -> list[tuple[str, str]]:
     layers = finding.layers
     more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
-    world = worker.init.world if worker else None
+    world = worker.world if worker else None
     several = len(finding.ranks) > 1
     return [
         ("layer", clean(layers[0]) + more if layers else ""),

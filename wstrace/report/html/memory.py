@@ -44,7 +44,7 @@ def memory_view(workers: Sequence[Worker], reserve: ReserveConfig | None) -> Mem
     worker = min(known, key=lambda v: v.memory.available_kv_bytes or 0)
     kv = worker.memory.available_kv_bytes or 0
     return MemoryView(
-        rank=rank_label(worker.ranks, worker.init.world),
+        rank=rank_label(worker.ranks, worker.world),
         others=len(workers) - 1,
         parts=_parts(worker, kv, reserve),
         total=worker.memory.total_bytes,

@@ -63,7 +63,7 @@ def rank_grid(run: AnalysedRun) -> RankGrid:
     """Every rank of the run, missing ones last."""
     escaped = {rank for f in run.escapes for rank in f.ranks}
     cells = [(v.ranks, _cell(v, v.ranks in escaped)) for v in run.workers]
-    world = run.workers[0].init.world if run.workers else None
+    world = run.workers[0].world if run.workers else None
     lost = [(r, Cell(rank_label(r, world), "missing", "")) for r in missing_ranks(run.workers)]
     return RankGrid(
         tuple(cell for _, cell in cells + lost),
@@ -73,9 +73,7 @@ def rank_grid(run: AnalysedRun) -> RankGrid:
 
 
 def _cell(worker: Worker, escaped: bool) -> Cell:
-    return Cell(
-        rank_label(worker.ranks, worker.init.world), _state(worker, escaped), _sizes(worker)
-    )
+    return Cell(rank_label(worker.ranks, worker.world), _state(worker, escaped), _sizes(worker))
 
 
 def _state(worker: Worker, escaped: bool) -> State:

@@ -126,7 +126,7 @@ def _most(worker: Worker, slot: Slot) -> int:
 
 def _timeline(workers: Sequence[Worker], slot: Slot) -> Timeline:
     worker = max(workers, key=lambda v: _most(v, slot))
-    timeline = Timeline(slot, rank_label(worker.ranks, worker.init.world), len(workers) - 1)
+    timeline = Timeline(slot, rank_label(worker.ranks, worker.world), len(workers) - 1)
     stretches = _stretches(worker, slot)
     timeline.events = sum(len(s.events) for s in stretches)
     for stretch, band in zip(stretches, _bands(stretches), strict=True):
