@@ -5,7 +5,7 @@ python -m pytest -p no:cacheprovider tests/gpu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,11 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Rig:
+def rig(tmp_path: Path) -> Iterator[Rig]:
     torch.zeros(1, device="cuda")
-    return Rig(tmp_path)
+    rig = Rig(tmp_path)
+    yield rig
+    rig.live.hooks.remove()
 
 
 def test_events_both_ways(rig: Rig) -> None:
