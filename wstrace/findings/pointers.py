@@ -169,10 +169,9 @@ def _unordered(worker: Worker, record: Ordering) -> Finding:
         code="WS304",
         severity="warning",
         detail=(
-            f"{second['caller']} asked in this slot {when} on another stream than "
-            f"{first['caller']} before it, and no event was seen to order the two; "
-            f"one is called by {_way(record.second_stack)}, the other by "
-            f"{_way(record.first_stack)}"
+            f"two streams asked in this slot {when}, {first['caller']} "
+            f"(from {_way(record.first_stack)}) and after it {second['caller']} "
+            f"(from {_way(record.second_stack)}), and no event was seen to order them"
         ),
         advice=UNORDERED,
         **second,
@@ -183,8 +182,8 @@ def _unordered(worker: Worker, record: Ordering) -> Finding:
 
 
 def _way(stack: Sequence[str]) -> str:
-    """The callers behind the asking frame, the nearest first."""
-    return ", ".join(stack[1:4]) or "nothing that was seen"
+    """The callers behind the asking frame, the nearest first, without their folders."""
+    return ", ".join(frame.rpartition("/")[2] for frame in stack[1:3]) or "nothing seen"
 
 
 def _not_looked_at(worker: Worker, looked_at: set[Slot]) -> Iterator[Finding]:

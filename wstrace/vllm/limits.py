@@ -308,6 +308,7 @@ _LAYERS: Final = {
     "compress_ratio": Number(
         meaning="tokens that one compressed KV entry stands for, the smallest of the model's"
         " layers that compress",
+        use="live",
         keys=("compress_ratios",),
     ),
     "candidate_block_size": Number(

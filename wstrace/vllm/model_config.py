@@ -56,7 +56,11 @@ def names_of(config: Mapping[str, Any], values: Mapping[str, int]) -> dict[str, 
     found |= {
         "num_kv_heads": _kv_heads(get, tp_of(values), values),
         "head_size": _head_size(get),
-        "compress_ratio": _compress_ratio(_language_model(config)),
+        "compress_ratio": compress_ratio(
+            _language_model(config).get("compress_ratios"),
+            _language_model(config).get("architectures"),
+        )
+        or get("compress_ratio"),
         "moe_intermediate_size": _expert_width(get, values),
     }
     if not get("vision_n_layers"):
@@ -205,15 +209,14 @@ def _head_size(get: Getter) -> int | None:
     return get("head_dim") or (width // heads if width and heads else None)
 
 
-def _compress_ratio(text: Mapping[str, Any]) -> int | None:
-    """The smallest ratio of a layer with a compressed cache.
+def compress_ratio(ratios: object, architectures: object) -> int | None:
+    """The smallest ratio of a layer with a compressed cache; None for a model without one.
 
     DeepSeek-V4 marks layers without one by 1 (its draft layers by 0), V4.1 by 0 only.
     """
-    ratios = text.get("compress_ratios")
-    if not isinstance(ratios, list):
-        return _at(text, "compress_ratio")
-    least = 1 if "V41" in str(text.get("architectures")) else 2
+    if not isinstance(ratios, list | tuple):
+        return None
+    least = 1 if "V41" in str(architectures) else 2
     compressed = [r for r in ratios if isinstance(r, int) and r >= least]
     return min(compressed, default=None)
 

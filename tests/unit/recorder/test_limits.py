@@ -47,3 +47,25 @@ def test_what_widens_a_decode_and_adds_experts_is_read() -> None:
     limits = read_limits(config)
     names = ("num_redundant_experts", "num_speculative_tokens", "parallel_drafting")
     assert [limits[name] for name in names] == [32, 4, True]
+
+
+@pytest.mark.parametrize(
+    ("config", "ratio"),
+    [
+        ({"compress_ratios": [0, 4, 128]}, 4),  # DeepSeek-V4 on an H200, vLLM 0.22.1
+        ({"compress_ratios": (128, 1, 0), "architectures": ["DeepseekV4ForCausalLM"]}, 128),
+        ({"compress_ratios": [0, 1, 4], "architectures": ["DeepseekV41ForCausalLM"]}, 1),
+        ({"compress_ratios": [0, 1]}, None),
+        ({}, None),
+    ],
+)
+def test_the_ratio_of_compressed_layers_is_read_from_their_list(
+    config: dict[str, Any], ratio: int | None
+) -> None:
+    text = SimpleNamespace(**config)
+    read = read_limits(
+        SimpleNamespace(
+            model_config=SimpleNamespace(hf_text_config=text), parallel_config=SimpleNamespace()
+        )
+    )
+    assert read.get("compress_ratio") == ratio

@@ -119,6 +119,16 @@ def test_slots_do_not_meet() -> None:
     assert verdicts(order, SIDE, OTHER) == []
 
 
+def test_a_captured_request_meets_only_its_own_capture() -> None:
+    """vLLM captures graphs on streams of their own and serves on another (an H200)."""
+    order = StreamOrder()
+    verdicts(order, MAIN)
+    assert order.asked(SLOT, SIDE, site=1, graph=1) == []
+    assert [p.ordered for p in order.asked(SLOT, THIRD, site=1, graph=1)] == [False]
+    assert order.asked(SLOT, THIRD, site=1, graph=2) == []
+    assert verdicts(order, MAIN) == []
+
+
 def test_an_event_that_is_gone_is_forgotten() -> None:
     order, event = StreamOrder(), Event()
     order.recorded(event, MAIN)

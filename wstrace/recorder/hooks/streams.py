@@ -61,7 +61,8 @@ def _begin(live: Live) -> None:
 def _judge(live: Live, slot: Slot, stream: int, site: int, caller: FrameType) -> None:
     watch = live.streams
     stack = tuple(frames.stack_of(caller)[:STACK])
-    for pair in watch.order.asked(slot, stream, site, stack):
+    graph = live.capture.graph if live.capture.active else 0
+    for pair in watch.order.asked(slot, stream, site, stack, graph):
         _write(live, pair)
         watch.judged |= {(slot, one.site, one.stream) for one in (pair.first, pair.second)}
     if live.phases.current == "serving":

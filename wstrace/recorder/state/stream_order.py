@@ -52,19 +52,21 @@ class StreamOrder:
 
     clocks: dict[int, Clock] = field(default_factory=dict)
     host: Clock = field(default_factory=dict)
-    last: dict[Slot, dict[int, Asked]] = field(default_factory=dict)
+    last: dict[tuple[Slot, int], dict[int, Asked]] = field(default_factory=dict)
     _events: weakref.WeakKeyDictionary[Any, Clock] = field(
         default_factory=weakref.WeakKeyDictionary
     )
 
     def asked(
-        self, slot: Slot, stream: int, site: int, stack: tuple[str, ...] = ()
+        self, slot: Slot, stream: int, site: int, stack: tuple[str, ...] = (), graph: int = 0
     ) -> list[Pair]:
         """A request in `slot` on `stream`: how it stands to the last one of each other stream.
 
-        Of a stream only its newest request counts: a stream keeps its own order.
+        Of a stream only its newest request counts: a stream keeps its own order. What is
+        asked while `graph` is captured (0: no capture) launches nothing on its stream, so it
+        meets only the requests of the same capture.
         """
-        before = self.last.setdefault(slot, {})
+        before = self.last.setdefault((slot, graph), {})
         now = Asked(stream, self._mark(stream), site, stack)
         pairs = [
             Pair(slot, earlier, now, self._knows(stream, earlier))

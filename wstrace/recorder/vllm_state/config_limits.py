@@ -91,7 +91,11 @@ def _text_limits(vllm_config: Any) -> dict[str, Limit]:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     found = model_config.plain_numbers(get) | {
-        "moe_intermediate_size": model_config.expert_width(get)
+        "moe_intermediate_size": model_config.expert_width(get),
+        "compress_ratio": model_config.compress_ratio(
+            _walk(text, "compress_ratios"), _walk(text, "architectures")
+        )
+        or get("compress_ratio"),
     }
     recorded = (NUMBERS[name] for name in found if NUMBERS[name].recorded)
     return {row.name: found[row.name] for row in recorded if found[row.name] is not None}
