@@ -9,6 +9,7 @@ from fractions import Fraction
 from wstrace.errors import WstraceError
 from wstrace.units import parse_bytes
 
+# matches: "12.5 %"
 _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 

@@ -34,7 +34,7 @@ SHOWN: Final = 20
 
 
 class Recorder:
-    """A test's recording: `folder` holds the trace, `session()` analyses it so far."""
+    """A test's recording: `folder` holds the trace, `analysed()` analyses it so far."""
 
     def __init__(self, folder: Path, run: str, marker: Marker | None) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Recorder:
         """True when some process of an engine has written a trace."""
         return any(self.folder.glob("*.wst.jsonl"))
 
-    def session(self, *, allow_unlocked: bool = False) -> AnalysedRun:
+    def analysed(self, *, allow_unlocked: bool = False) -> AnalysedRun:
         """The analysed trace so far. Raises WstraceError when it cannot be read."""
         from wstrace.findings.analysed_run import load_run
         from wstrace.recorder.install import current
@@ -64,8 +64,8 @@ class Recorder:
         from wstrace.gate.judge import judge
 
         marker = self.marker or Marker()
-        session = self.session(allow_unlocked=marker.allow_unlocked)
-        return judge([session], marker.policy(), date.min)
+        run = self.analysed(allow_unlocked=marker.allow_unlocked)
+        return judge([run], marker.policy(), date.min)
 
 
 RECORDER: Final = pytest.StashKey[Recorder]()
@@ -109,7 +109,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def wstrace_recorder(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Recorder]:
-    """Record the vLLM engines that this test starts; gives `folder` and `session()`."""
+    """Record the vLLM engines that this test starts; gives `folder` and `analysed()`."""
     import wstrace
 
     try:
@@ -145,7 +145,8 @@ def _folder(request: pytest.FixtureRequest, temporary: pytest.TempPathFactory) -
     )
     nodeid = request.node.nodeid
     digest = hashlib.sha256(nodeid.encode()).hexdigest()[:8]
-    # tests/test_a.py::test_b[x y] becomes tests-test_a.py-test_b-x-y
+    # becomes tests-test_a.py-test_b-x-y
+    # matches: "tests/test_a.py::test_b[x y]"
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", nodeid)[-80:].strip("-.")
     return base / os.environ.get("PYTEST_XDIST_WORKER", "main") / f"{name}-{digest}"
 
@@ -186,7 +187,7 @@ def _properties(judgement: Judgement, recorder: Recorder) -> list[tuple[str, obj
     from wstrace.gate.limits import largest_arenas
 
     (run,) = judgement.runs
-    arena = max(largest_arenas(run.session.workers).values(), default=0)
+    arena = max(largest_arenas(run.analysed.workers).values(), default=0)
     found = [f"{j.finding.code} {j.finding.site}".rstrip() for j in run.failing]
     return [
         ("wstrace.verdict", judgement.verdict),

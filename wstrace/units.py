@@ -8,7 +8,7 @@ from wstrace.errors import WstraceError
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MOST = 1 << 50
-# 64 MiB, 1.5g, 512
+# matches: "64 MiB"
 _SIZE = re.compile(r"(?i)\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*")
 
 
@@ -26,7 +26,8 @@ def parse_bytes(text: str) -> int:
     return round(size)
 
 
-# 32768, 32_768, 64k (decimal), 64K (binary), 8GiB and 8 GB (bytes), -1
+# 32768, 64k (decimal), 64K (binary), 8GiB and 8 GB (bytes), -1
+# matches: "32_768"
 _WHOLE = re.compile(r"(-?)(\d[\d_,]*)(?:\.0+)?\s*([kKmMgGtT]?)((?:i?[bB])?)")
 _MOST_DIGITS = 20
 
@@ -37,6 +38,7 @@ def whole_number(text: str) -> int | None:
     None for anything else, and for more than 20 digits.
     """
     match = _WHOLE.fullmatch(text.strip())
+    # matches: "32_768"
     digits = re.sub(r"[_,]", "", match[2]) if match else ""
     if match is None or not digits.isascii() or len(digits) > _MOST_DIGITS:
         return None

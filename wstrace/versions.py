@@ -17,11 +17,13 @@ CHECKED_FROM: Final = "0.13.0"
 CHECKED_WITH: Final = "0.33.0"
 """The oldest and newest release whose source was checked; more in docs/compatibility.md."""
 
-# 0.23.1rc1.dev7+g4845aee, v0.28.0+cu130, 0.21.0.post1, 0.1.dev12345
+# v0.28.0+cu130, 0.21.0.post1, 0.1.dev12345
+# matches: "0.23.1rc1.dev7+g4845aee"
 _RELEASE: Final = re.compile(
     r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?(?P<rest>(?![\d]).*)", re.S
 )
-# what comes right behind the numbers of a build before the release itself: rc1, -rc1, .dev7
+# what comes right behind the numbers of a build before the release itself
+# matches: ".dev7"
 _BEFORE: Final = re.compile(r"[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview|dev)\d", re.I)
 
 

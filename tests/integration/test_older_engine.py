@@ -37,7 +37,7 @@ class Served:
     trace: Path
 
     @property
-    def session(self) -> AnalysedRun:
+    def analysed(self) -> AnalysedRun:
         return load_run(self.trace)
 
 
@@ -68,18 +68,20 @@ def serve_prompts(serve: Callable[..., Server], trace: Path, *options: str) -> S
 def test_the_main_job(serve: Callable[..., Server], tmp_path: Path, version: str) -> None:
     crash = serve_prompts(serve, tmp_path / "crash")
     assert crash.statuses == [200, 500]
-    assert crash.session.workers[0].header.vllm == version
-    escaped = [f for f in crash.session.escapes if f.function.endswith("_continuation_prefill")]
+    assert crash.analysed.workers[0].header.vllm == version
+    escaped = [
+        f for f in crash.analysed.escapes if f.function.endswith("_continuation_prefill")
+    ]
     assert [f.code for f in escaped] == ["WS101"]
-    assert _phases(crash.session) >= {"load", "profile", "warmup", "serving"}
-    assert [h for h in crash.session.workers[0].hooks.values() if not h.set] == []
+    assert _phases(crash.analysed) >= {"load", "profile", "warmup", "serving"}
+    assert [h for h in crash.analysed.workers[0].hooks.values() if not h.set] == []
 
     reserve = tmp_path / "reserve.yaml"
     made = wstrace("reserve", str(crash.trace), "-o", str(reserve))
     assert made.returncode == 0, made.stderr
     cured = serve_prompts(serve, tmp_path / "cured", "--reserve", str(reserve))
     assert cured.statuses == [200, 200]
-    assert cured.session.escapes == []
+    assert cured.analysed.escapes == []
 
     gate = wstrace("gate", str(cured.trace), "--format", "json")
     assert (gate.returncode, json.loads(gate.stdout)["verdict"]) == (0, "clean")

@@ -48,7 +48,7 @@ class Run:
         """All records of one kind, in order."""
         return [r for r in self.process(scenario).records if isinstance(r, kind)]
 
-    def session(self, scenario: str) -> AnalysedRun:
+    def analysed(self, scenario: str) -> AnalysedRun:
         """The scenario's analysed trace."""
         self.facts(scenario)
         return self.load(scenario)
@@ -59,7 +59,7 @@ class Run:
 
     def codes(self, scenario: str) -> list[str]:
         """Codes of the findings of a scenario, sorted."""
-        return sorted(f.code for f in self.session(scenario).findings)
+        return sorted(f.code for f in self.analysed(scenario).findings)
 
 
 @cache

@@ -124,7 +124,7 @@ def test_grow_keeps_the_captured_generation(run: Run) -> None:
     assert facts["kept"] == MIB
     forced = [g for g in run.records("grow", Growth) if g.forced]
     assert [g.after for g in forced] == [2 * MIB] * (2 if every else 1)
-    assert not [f for f in run.session("grow").findings if f.code == "WS301"]
+    assert not [f for f in run.analysed("grow").findings if f.code == "WS301"]
 
 
 @shows("grow: no memory leaves vLLM's own error and the old arena")

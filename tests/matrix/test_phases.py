@@ -70,14 +70,14 @@ def test_the_v1_runner_locks_in_its_own_capture_model(run: Run) -> None:
 def test_the_v2_runner_up_to_0_29_never_locks(run: Run) -> None:
     assert run.facts("own_capture_v2")["locked"] is False
     assert "WS202" in run.codes("own_capture_v2")
-    assert run.session("own_capture_v2").verdict() == "inconclusive"
+    assert run.analysed("own_capture_v2").verdict() == "inconclusive"
 
 
 @shows("V2: capture_model locks", since="0.30")
 def test_the_v2_runner_locks_from_0_30_on(run: Run) -> None:
     facts = run.facts("own_capture_v2")
     assert facts == {"locked": True, "runner": "vllm.v1.worker.gpu.model_runner"}
-    assert run.session("own_capture_v2").verdict() == "clean"
+    assert run.analysed("own_capture_v2").verdict() == "clean"
 
 
 @shows("V2: warm-up requests told from real ones")

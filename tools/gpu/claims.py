@@ -85,20 +85,20 @@ def builder_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
     reserved = Evidence(folder / "reserved-prefix")
 
     def builder() -> Outcome:
-        growths = [g for v in chunked.views for g in v.growths if g.phase == "kv-init"]
-        found = [f"{v.where(g.site)['caller']}" for v in chunked.views for g in growths]
+        growths = [g for v in chunked.workers for g in v.growths if g.phase == "kv-init"]
+        found = [f"{v.where(g.site)['caller']}" for v in chunked.workers for g in growths]
         ok = any("_reserve_workspace" in caller for caller in found)
         return "_reserve_workspace in kv-init", [*found, *(g.after for g in growths)], ok
 
     def covered() -> Outcome:
         answered(chunked, prompts.BUILDER)
-        most = max(g.after for v in chunked.views for g in v.growths if g.phase == "kv-init")
-        asked = max(a.bytes for v in chunked.views for u in v.sites.values() for a in u.after)
+        most = max(g.after for v in chunked.workers for g in v.growths if g.phase == "kv-init")
+        asked = max(a.bytes for v in chunked.workers for u in v.sites.values() for a in u.after)
         return f"serving stays within {most:,}", asked, asked <= most
 
     def regrown() -> Outcome:
         cached = [n // 32 * 32 * setting["token_bytes"] for n in setting["prefixes"][1:-1]]
-        found = [g.after for v in prefix.views for g in v.growths if g.phase == "serving"]
+        found = [g.after for v in prefix.workers for g in v.growths if g.phase == "serving"]
         return equal(cached, found)
 
     rows = [
@@ -123,7 +123,7 @@ def builder_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
 def no_growth(ev: Evidence) -> Outcome:
     """No arena was replaced after warm-up, in a run with a verdict."""
     ev.judged()
-    late = [g.after for v in ev.views for g in v.growths if g.phase == "serving"]
+    late = [g.after for v in ev.workers for g in v.growths if g.phase == "serving"]
     return equal([], late)
 
 
@@ -132,11 +132,11 @@ def moe_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
     moe = Evidence(folder / "moe")
 
     def arena() -> Outcome:
-        sizes = [moe.views[0].arena(slot) for slot in moe.views[0].slots()]
+        sizes = [moe.workers[0].arena(slot) for slot in moe.workers[0].slots()]
         return "at least one arena", sizes, any(sizes)
 
     def phases() -> Outcome:
-        seen = list(dict.fromkeys(p.phase for p in moe.views[0].phases))
+        seen = list(dict.fromkeys(p.phase for p in moe.workers[0].phases))
         wanted = ["load", "profile", "kv-init", "warmup", "capture", "serving"]
         order = [phase for phase in seen if phase in wanted]
         return wanted, seen, order == wanted
@@ -173,7 +173,7 @@ def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
     def escapes() -> Outcome:
         tokens = [n for n, _ in answered(grow, prompts.PARALLEL)]
         wanted = [expected(turbo | {"num_kv_heads": heads}, tokens)] * tp
-        return equal(wanted, [max(g.after for g in v.growths) for v in grow.views])
+        return equal(wanted, [max(g.after for g in v.growths) for v in grow.workers])
 
     def gate() -> Outcome:
         answered(grow, prompts.PARALLEL)
@@ -182,10 +182,10 @@ def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
     def arenas() -> Outcome:
         rounded = -(-(turbo["max_model_len"] - 1) // turbo["block"]) * turbo["block"]
         wanted = [2 * heads * rounded * turbo["head_size"] * 2] * tp
-        return equal(wanted, [v.arena(Slot()) for v in reserved.views])
+        return equal(wanted, [v.arena(Slot()) for v in reserved.workers])
 
     rows = [
-        ("growing: two workers recorded", lambda: equal(tp, len(grow.views))),
+        ("growing: two workers recorded", lambda: equal(tp, len(grow.workers))),
         ("growing: every prompt answered", lambda: answers(grow, prompts.PARALLEL)),
         ("growing: largest arena of each rank = 2*Hk*cached*D*2", escapes),
         ("growing: WS204 absent", lambda: lacks(grow, "WS204")),
@@ -205,8 +205,8 @@ def latent_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         ev = Evidence(folder / name)
 
         def sites(ev: Evidence = ev) -> Outcome:
-            rows = [f"{s.key} {s.largest:,}" for s in ev.session.sites]
-            return "its sites", rows, bool(ev.views) and bool(rows)
+            rows = [f"{s.key} {s.largest:,}" for s in ev.analysed.sites]
+            return "its sites", rows, bool(ev.workers) and bool(rows)
 
         def close(ev: Evidence = ev) -> Outcome:
             return near_bound(ev, prompts.LATENT)
@@ -236,7 +236,7 @@ def dcp_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
     def largest() -> Outcome:
         tokens = min(setting["chunk"], max(setting["prompts"]))
         wanted = tokens * setting["heads"] * setting["head_size"] * 2
-        sites = [s for s in grow.session.sites if s.key.function.endswith("_forward_with_dcp")]
+        sites = [s for s in grow.analysed.sites if s.key.function.endswith("_forward_with_dcp")]
         return equal(wanted, max(s.serving_bytes for s in sites))
 
     def seen() -> Outcome:

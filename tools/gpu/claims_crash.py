@@ -92,8 +92,8 @@ def _grow(grow: Evidence, turbo: dict[str, Any]) -> list[Row]:
 
     def every() -> Outcome:
         """Sites whose largest request in serving is above the arena at the lock."""
-        arena = min(v.locks[0].sizes[0] for v in grow.views)
-        above = sorted(s.caller for s in grow.session.sites if s.serving_bytes > arena)
+        arena = min(v.locks[0].sizes[0] for v in grow.workers)
+        above = sorted(s.caller for s in grow.analysed.sites if s.serving_bytes > arena)
         escapes = [f for f in grow.gate["findings"] if f["code"] in ("WS101", "WS102")]
         return equal(above, sorted(f["caller"] for f in escapes))
 
@@ -143,7 +143,7 @@ def _cure(reserved: Evidence, turbo: dict[str, Any]) -> list[Row]:
 
     def growth() -> Outcome:
         reserved.judged()
-        late = [g.after for v in reserved.views for g in v.growths if not g.reserve]
+        late = [g.after for v in reserved.workers for g in v.growths if not g.reserve]
         return equal([], late)
 
     return [
@@ -183,7 +183,7 @@ def _price(plain: Evidence, reserved: Evidence, source: Evidence) -> list[Row]:
         return f"{cost:,} within {GRANULE:,}", found, abs(found - cost) <= GRANULE
 
     def agree(ev: Evidence) -> Outcome:
-        own = [v.memory.available_kv_bytes for v in ev.views]
+        own = [v.memory.available_kv_bytes for v in ev.workers]
         return equal([ev.bytes_of("available_kv_bytes")], own)
 
     return [

@@ -215,7 +215,7 @@ def _cured(source: Evidence, ev: Evidence) -> list[tuple[str, Any]]:
 
     def growth() -> Outcome:
         ev.judged()
-        late = [g.after for v in ev.views for g in v.growths if g.phase == "serving"]
+        late = [g.after for v in ev.workers for g in v.growths if g.phase == "serving"]
         return equal([], late)
 
     return [

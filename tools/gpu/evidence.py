@@ -37,18 +37,18 @@ class Evidence:
         return json.loads(path.read_text())
 
     @cached_property
-    def session(self) -> AnalysedRun:
+    def analysed(self) -> AnalysedRun:
         """The analysed trace."""
         if not (self.folder / "trace").is_dir():
             raise MissingError(f"{self.folder.name} left no trace")
         return load_run(self.folder / "trace")
 
     @property
-    def views(self) -> list[Worker]:
+    def workers(self) -> list[Worker]:
         """The workers of the trace."""
-        if not self.session.workers:
+        if not self.analysed.workers:
             raise MissingError(f"{self.folder.name}: no worker was recorded")
-        return self.session.workers
+        return self.analysed.workers
 
     @cached_property
     def prompts(self) -> list[tuple[int, int]]:

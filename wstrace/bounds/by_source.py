@@ -25,6 +25,8 @@ _ALIASES: Final = {coded: row.name for row in NUMBERS.values() for coded in row.
 
 _Way = tuple[tuple[str, ...], tuple[str, ...]]
 """Callers and types of a provenance: a formula holds for requests on the same way."""
+# matches: "seq_len_2"
+_NUMBER: Final = re.compile(r"_\d+$")
 _ASSUMED: Final = "assumed constant"
 """How the slicer's `why` of a dimension begins that nothing in the source fixes."""
 
@@ -166,7 +168,7 @@ def _variables(drivers: Sequence[Leaf]) -> dict[str, str]:
     names: dict[str, str] = {}
     for leaf in sorted(drivers, key=lambda leaf: leaf.name):
         role = leaf.role or leaf.name
-        taken = sum(1 for other in names.values() if re.fullmatch(rf"{role}(_\d+)?", other))
+        taken = sum(role in (other, _NUMBER.sub("", other)) for other in names.values())
         names[leaf.name] = role if not taken else f"{role}_{taken + 1}"
     return names
 
@@ -175,6 +177,7 @@ def _bound_constants(leaves: Sequence[Leaf], site: Site) -> dict[str, str]:
     """Constants that are a limit of the config: same name and same value."""
     bound = {}
     for leaf in leaves:
+        # matches: "self.num_kv_heads"
         words = [re.findall(r"\w+", text)[-1:] for text in (leaf.source, leaf.name)]
         names = [word[0].removeprefix("self_").removeprefix("_") for word in words if word]
         for name in (_ALIASES.get(name, name) for name in names):

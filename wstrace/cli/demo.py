@@ -34,7 +34,7 @@ EXCERPT = {
     "slots": ("ubatch", "lane", "bytes"),
     "sites": ("site", "grade", "bytes", "formula"),
 }
-# (Worker pid=7) ERROR AssertionError: Workspace is locked but allocation from ...
+# matches: "ERROR AssertionError: Workspace is locked but allocation from ..."
 LOCKED = re.compile(r"AssertionError: (Workspace is locked but .*)")
 
 

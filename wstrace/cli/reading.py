@@ -16,29 +16,27 @@ if TYPE_CHECKING:
 WORTH_A_BAR = 20 << 20
 
 
-def read_sessions(
+def read_runs(
     paths: Sequence[Path],
     run: str | None = None,
     *,
     allow_unlocked: bool = False,
     logs: bool = False,
 ) -> list[AnalysedRun]:
-    """The analysed traces; with `logs`, files of text too, each a session of its own.
+    """The analysed traces; with `logs`, files of text too, each a run of its own.
 
     Raises WstraceError (exit 2) for what cannot be read.
     """
     from wstrace.runs.run import refuse_no_trace
 
     if logs and any(map(is_log, paths)):
-        return [
-            log_run(path) if is_log(path) else read_sessions([path], run)[0] for path in paths
-        ]
-    sessions = _read(paths, run, allow_unlocked)
-    for session in sessions:
-        refuse_no_trace(session.trace)
-        for doubt in session.trace.doubts:
+        return [log_run(path) if is_log(path) else read_runs([path], run)[0] for path in paths]
+    analysed = _read(paths, run, allow_unlocked)
+    for one in analysed:
+        refuse_no_trace(one.trace)
+        for doubt in one.trace.doubts:
             print(f"wstrace: {ended(doubt)}", file=sys.stderr)
-    return sessions
+    return analysed
 
 
 def _read(paths: Sequence[Path], run: str | None, allow_unlocked: bool) -> list[AnalysedRun]:

@@ -23,7 +23,8 @@ __all__ = ["BIGGEST", "Expression", "FormulaError", "parse"]
 
 MAX_LENGTH: Final = 16384
 MAX_DEPTH: Final = 150
-# `;` or a quote; the grammar has names, integers, + - * / % and calls
+# the grammar has names, integers, + - * / % and calls
+# matches: "a;b"
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_+\-*/%(), \t\r\n]")
 _BINARY: Final[Mapping[type[ast.operator], str]] = {
     ast.Add: "+",
@@ -81,6 +82,7 @@ def parse(text: str) -> Expression:
     foreign = _FOREIGN.search(text)
     if foreign:
         _refuse(text, foreign.start(), f"{foreign.group()!r} is not part of a formula")
+    # matches: "a +\n b"
     flat = re.sub(r"[\t\r\n]", " ", text)
     indent = len(flat) - len(flat.lstrip())
     return Expression(_Reader(text, indent).read(_python(flat, indent), 0))

@@ -60,7 +60,7 @@ class Judged:
 class RunJudgement:
     """One run: its findings as judged, limits not kept, why it is inconclusive, its reach."""
 
-    session: AnalysedRun
+    analysed: AnalysedRun
     findings: tuple[Judged, ...]
     violations: tuple[Violation, ...]
     reasons: tuple[str, ...]
@@ -107,35 +107,35 @@ class Judgement:
         return sorted(pairs, key=lambda pair: not pair[1].fails)
 
 
-def judge(sessions: Sequence[AnalysedRun], policy: Policy, today: date) -> Judgement:
+def judge(analysed: Sequence[AnalysedRun], policy: Policy, today: date) -> Judgement:
     """Judge some runs (at least one) by a policy; `today` decides on expiry."""
-    runs = tuple(_judge_run(session, policy, today) for session in sessions)
+    runs = tuple(_judge_run(run, policy, today) for run in analysed)
     fixed, unseen = _gone(runs, policy.baseline)
-    notes = unmatched(list(sessions), policy.limits)
-    notes += [note for session in sessions for note in session.notes]
+    notes = unmatched(list(analysed), policy.limits)
+    notes += [note for run in analysed for note in run.notes]
     return Judgement(runs, fixed, unseen, tuple(dict.fromkeys(notes)))
 
 
-def _judge_run(session: AnalysedRun, policy: Policy, today: date) -> RunJudgement:
-    reach = reach_of(session.run)
-    findings = tuple(_judge(finding, policy, today) for finding in session.findings)
+def _judge_run(run: AnalysedRun, policy: Policy, today: date) -> RunJudgement:
+    reach = reach_of(run.run)
+    findings = tuple(_judge(finding, policy, today) for finding in run.findings)
     return RunJudgement(
-        session=session,
+        analysed=run,
         findings=findings,
-        violations=tuple(violations(session, policy.limits)),
+        violations=tuple(violations(run, policy.limits)),
         reasons=(
-            *session.inconclusive,
-            *_behind(session, findings),
-            *missing_ranks(session, policy.limits),
+            *run.inconclusive,
+            *_behind(run, findings),
+            *missing_ranks(run, policy.limits),
             *shortfalls(reach, policy.minimum),
         ),
         reach=reach,
     )
 
 
-def _behind(session: AnalysedRun, findings: Iterable[Judged]) -> Iterable[str]:
+def _behind(run: AnalysedRun, findings: Iterable[Judged]) -> Iterable[str]:
     """What an accepted refusal that killed the server keeps from being seen."""
-    step = died_at(session.workers)
+    step = died_at(run.workers)
     if step is not None and any(judged.status == "accepted" for judged in findings):
         yield (
             f"the run died at step {step} of a refusal that the baseline accepts: sites behind "
@@ -168,7 +168,7 @@ def _gone(
     runs = tuple(runs)
     seen = {judged.place for run in runs for judged in run.findings}
     left = [entry for place, entry in sorted(baseline.items()) if place not in seen]
-    exercised = {str(s.key) for run in runs for s in run.session.sites if served(s)}
+    exercised = {str(s.key) for run in runs for s in run.analysed.sites if served(s)}
     shown = all(not run.reasons for run in runs)
     fixed = [e for e in left if (e.site in exercised if e.site else shown)]
     return tuple(fixed), tuple(e for e in left if e not in fixed)

@@ -1,4 +1,4 @@
-"""Which traces belong together: folders of several hosts of one run are one session."""
+"""Which traces belong together: folders of several hosts are one run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load_runs(
     allow_unlocked: bool = False,
     progress: Progress | None = None,
 ) -> list[AnalysedRun]:
-    """The sessions of some trace folders or files, one a run, and one for each log.
+    """The runs of some trace folders or files, one a run, and one for each log.
 
     Raises WstraceError (exit 2) as `wstrace.trace.reader.load` does.
     """

@@ -134,6 +134,7 @@ def _suffix_fit(asked: list[str], known: list[str]) -> int:
 
 
 def _parts(path: str) -> list[str]:
+    # matches: "vllm/v1/worker.py"
     return [part for part in re.split(r"[/\\]+", path) if part]
 
 

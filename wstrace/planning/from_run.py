@@ -41,7 +41,7 @@ def plan_run(run: AnalysedRun, wishes: Wishes, earlier: Sequence[Earlier] = ()) 
     return plan(sites, engine_of(run.workers, given), wishes, covered, kept)
 
 
-def plan_sessions(
+def plan_runs(
     runs: Sequence[AnalysedRun], wishes: Wishes, earlier: Sequence[Earlier] = ()
 ) -> ReservePlan:
     """One reserve for several runs of one engine, under the first run's limits.

@@ -39,7 +39,7 @@ def format_of(target: Path | None, wanted: str | None) -> str:
 
 
 def reporter(name: str) -> Reporter:
-    """The function that renders one session (html: one or two) as text."""
+    """The function that renders one run (html: one or two) as text."""
     if name == "html":
         from wstrace.report.html import render
 

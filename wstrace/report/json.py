@@ -17,11 +17,11 @@ VERSION = 1
 
 def render_json(run: AnalysedRun) -> str:
     """`{"version": 1, "verdict", "sentence", "findings", "sites", "run", "notes"}`."""
-    return json.dumps(session_json(run), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(run_json(run), indent=2, ensure_ascii=False) + "\n"
 
 
-def session_json(run: AnalysedRun) -> dict[str, Any]:
-    """A session as plain data; sizes in bytes, unknown numbers null."""
+def run_json(run: AnalysedRun) -> dict[str, Any]:
+    """A run as plain data; sizes in bytes, unknown numbers null."""
     return {
         "version": VERSION,
         "verdict": run.verdict(),

@@ -27,7 +27,8 @@ def page_text(code: str) -> str:
         page = root / "docs" / "findings" / f"{code}.md"
         if page.is_file():
             text = page.read_text(encoding="utf-8")
-            return re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)  # `<!-- run: ... -->`
+            # matches: "<!-- run: wstrace report crash -->"
+            return re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
     raise WstraceError(
         f"This installation of wstrace has no page about {code}.",
         "Install the wheel again, or run from a complete source checkout.",

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from wstrace.reserve.schema import NotCovered, ReserveConfig, SiteReserve
     from wstrace.trace.records import Limit, Slot
 
-# num_kv_heads; not `on`, which YAML 1.1 reads as true
+# not `on`, which YAML 1.1 reads as true
+# matches: "num_kv_heads"
 _PLAIN_KEY: Final = re.compile(r"(?!(y|n|yes|no|on|off|true|false|null)$)[a-z][a-z0-9_]*")
 _GRADES: Final = {
     "proved": "follows from the source or a known-site rule; exact for every request seen",

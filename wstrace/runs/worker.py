@@ -94,7 +94,9 @@ class SiteKey:
         names it: `turboquant_attn.py:747:_continuation_prefill`."""
         short = self.function.rpartition(".")[2]
         names = (str(self), f"{self.file}:{short}")
-        wanted = re.sub(r":\d+:", ":", text)  # `attn.py:747:_prefill`: a line names no site
+        # a line names no site
+        # matches: "attn.py:747:_prefill"
+        wanted = re.sub(r":\d+:", ":", text)
         return wanted in (*names, self.function, short) or any(
             name.endswith(f"/{wanted}") for name in names
         )

@@ -214,6 +214,7 @@ class Ledger:
 @lru_cache(maxsize=4096)
 def _spelled(name: str) -> str:
     """A name of the expression language: `w13.shape[0]` becomes `w13_shape_0`."""
+    # matches: "w13.shape[0]"
     base = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "n"
     return f"n{base}" if base[0].isdigit() else base
 

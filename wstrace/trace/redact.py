@@ -6,26 +6,28 @@ import re
 from collections.abc import Sequence
 
 REDACTED = "[redacted]"
-# --api-key, --hf-token, -auth; not --tokenizer, --max-tokens
-_SECRET_FLAG = (
+# not --tokenizer, --max-tokens
+# matches: "--hf-token"
+_SECRET_FLAG = re.compile(
     r"(?i)^--?(?=[\w-]*(api[-_]?key|token(?!izer|s\b|-)|password|passwd|secret|credential"
     r"|auth\b|hf[-_]token|bearer))[\w-]+$"
 )
-# api_key=sk-1, "hf-token": "x", Authorization: Bearer x
-_SECRET_NAME = (
+# matches: 'Authorization: Bearer x'
+_SECRET_NAME = re.compile(
     r"(?i)\b([\w-]*(?:api[-_]?key|secret|password|passwd|credential|access[-_]?token"
     r"|auth[-_]?token|hf[-_]token|authorization)[\w-]*)(\"?\s*[=:]\s*\"?)(?!\[redacted\])"
     r"(?:bearer\s+)?[^\s\"',}&]+"
 )
-# https://user:password@host
-_URL_LOGIN = r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@'\"]+@"
-# https://host/x?token=abc&sig=d
-_URL_QUERY = (
+# matches: 'https://user:password@host'
+_URL_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@'\"]+@")
+# matches: 'https://host/x?token=abc&sig=d'
+_URL_QUERY = re.compile(
     r"(?i)([?&][\w-]*(?:token|key|secret|password|sig|signature|auth|credential)[\w-]*=)"
     r"[^&\s'\"#]+"
 )
-# hf_AbCdEfGh, sk-..., ghp_..., AKIA..., xoxb-..., eyJhbGciOi.eyJzdWIi.c2ln
-_KNOWN_TOKEN = (
+# hf_AbCdEfGh, sk-..., ghp_..., AKIA..., xoxb-...
+# matches: 'eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM.c2ln'
+_KNOWN_TOKEN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}"
     r"|AKIA[0-9A-Z]{12,}|xox[abpr]-[A-Za-z0-9-]{8,}"
     r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+)"
@@ -41,7 +43,7 @@ _PASSES = (
 def redact_text(text: str) -> str:
     """`text` without credentials: URL logins, secret parameters, known token forms."""
     for pattern, replacement in _PASSES:
-        text = re.sub(pattern, replacement, text)
+        text = pattern.sub(replacement, text)
     return text
 
 
@@ -56,8 +58,8 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
     for word in argv:
         flag, equals, _ = word.partition("=")
         if word.startswith("-"):
-            hiding = bool(re.match(_SECRET_FLAG, flag)) and not equals
-            secret = equals and re.match(_SECRET_FLAG, flag)
+            hiding = bool(_SECRET_FLAG.match(flag)) and not equals
+            secret = equals and _SECRET_FLAG.match(flag)
             redacted.append(f"{flag}={REDACTED}" if secret else redact_text(word))
         else:
             redacted.append(REDACTED if hiding else redact_text(word))

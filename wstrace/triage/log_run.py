@@ -62,7 +62,7 @@ def is_log(path: Path) -> bool:
 
 
 def log_run(path: Path, given: Given | None = None) -> LogRun:
-    """The findings of one log as a session. WstraceError: it cannot be read as text."""
+    """The findings of one log as a run. WstraceError: it cannot be read as text."""
     report = read([str(path)], given or Given())
     trace = Trace(path, PurePath(path).name, [])
     return LogRun(Run(trace, []), notes=list(report.notes), report=report)

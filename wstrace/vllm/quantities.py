@@ -62,7 +62,8 @@ them (0.13.0 to 0.33.0: ParallelConfig.use_sequence_parallel_moe).
 pcp_and_dcp: 1 where prefill and decode context parallelism are both on, else 0.
 gathered_query_heads: FlashMLASparseImpl.__init__ of 0.33.0, prefill_query_heads."""
 
-# moe_rows, padded_decode_rows: a whole word, no part of another name
+# a whole word, no part of another name
+# matches: "8 * moe_rows"
 _TERM: Final = re.compile(rf"\b({'|'.join(TERMS)})\b")
 
 

@@ -87,7 +87,7 @@ def _many(judgement: Judgement, number: int, **changes: Any) -> Judgement:
         for i in range(number)
     )
     return Judgement(
-        (RunJudgement(run.session, findings, run.violations, run.reasons, run.reach),)
+        (RunJudgement(run.analysed, findings, run.violations, run.reasons, run.reach),)
     )
 
 
@@ -301,7 +301,7 @@ def test_findings_that_fail_come_before_those_that_do_not(judgement: Judgement) 
     many = _many(judgement, 12)
     (run,) = many.runs
     ignored = tuple(Judged(j.finding, "ignored") for j in run.findings[:11])
-    mixed = RunJudgement(run.session, (*ignored, run.findings[11]), (), (), run.reach)
+    mixed = RunJudgement(run.analysed, (*ignored, run.findings[11]), (), (), run.reach)
     first, *rest = _commands(github.render(Judgement((mixed,))))
     assert (first[0], first[1]["file"][-9:-3]) == ("error", "000011")
     assert {level for level, *_ in rest} == {"warning"}

@@ -183,10 +183,10 @@ def test_the_fixture_gives_folder_and_session(suite: pytest.Pytester) -> None:
         from fake import engine
 
         def test_fixture(wstrace_recorder):
-            assert wstrace_recorder.session().inconclusive
+            assert wstrace_recorder.analysed().inconclusive
             engine("escape")
-            assert wstrace_recorder.session().verdict() == "findings"
-            assert [f.code for f in wstrace_recorder.session().escapes] == ["WS101"]
+            assert wstrace_recorder.analysed().verdict() == "findings"
+            assert [f.code for f in wstrace_recorder.analysed().escapes] == ["WS101"]
             assert list(wstrace_recorder.folder.glob("*.wst.jsonl"))
             assert wstrace_recorder.folder.stat().st_mode & 0o777 == 0o700
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from wstrace.cli.reading import read_sessions
+from wstrace.cli.reading import read_runs
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import load_run
 from wstrace.trace.reader import load
@@ -63,7 +63,7 @@ def test_a_broken_one_is_a_reason_that_nothing_is_clean(
     spoil(tmp_path / "run.json")
     (reason,) = [r for r in load_run(tmp_path).inconclusive if "run.json" in r]
     assert reason.startswith("run.json cannot be read (")
-    read_sessions([tmp_path])
+    read_runs([tmp_path])
     assert "wstrace: run.json cannot be read (" in capsys.readouterr().err
 
 
@@ -85,7 +85,7 @@ def test_a_folder_without_one_is_no_doubt(tmp_path: Path) -> None:
 def test_a_folder_with_nothing_but_a_broken_one_says_so(tmp_path: Path) -> None:
     _cut(tmp_path / "run.json")
     with pytest.raises(WstraceError, match=r"holds no trace: run\.json cannot be read"):
-        read_sessions([tmp_path])
+        read_runs([tmp_path])
 
 
 def _started(folder: Path, run: str, second: int) -> None:

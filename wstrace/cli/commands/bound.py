@@ -75,6 +75,7 @@ def _target(what: str, vllm: str | None) -> tuple[KnownSite | None, str]:
             f"'{vllm}' names no release of vLLM.", "For example --vllm 0.21.0, or leave it out."
         )
     site = find(what)
+    # matches: "turboquant_attn.py:747:_continuation_prefill"
     call = re.fullmatch(r"'?(.+\.py)(?::\d+)?:([\w.<>]+)'?", what)
     if site is None and call is not None:
         site = match(call[1], call[2], vllm)
@@ -82,6 +83,7 @@ def _target(what: str, vllm: str | None) -> tuple[KnownSite | None, str]:
             raise WstraceError(
                 f"No known site is {call[2]} in {call[1]}.", "`wstrace sites` lists them."
             )
+    # matches: "turboquant.prefill"
     if site is None and re.fullmatch(r"[a-z]\w*(\.\w+)+", what):
         site = require(what)
     return (site.at(vllm) if site else None), what

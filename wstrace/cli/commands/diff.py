@@ -19,19 +19,15 @@ def command(traces: TRACES, fmt: FORMAT = "text") -> None:
 
     Example: wstrace diff before-upgrade/ after-upgrade/
     """
-    from wstrace.cli.reading import read_sessions
+    from wstrace.cli.reading import read_runs
     from wstrace.errors import WstraceError
     from wstrace.report import diff
 
     if len(traces) > 2:
         raise WstraceError("Too many traces.", "Give one run, or two to compare.")
-    sessions = read_sessions(traces)
-    rows = (
-        diff.phase_rows(sessions[0])
-        if len(sessions) == 1
-        else diff.run_rows(sessions[0], sessions[1])
-    )
+    runs = read_runs(traces)
+    rows = diff.phase_rows(runs[0]) if len(runs) == 1 else diff.run_rows(runs[0], runs[1])
     if fmt == "json":
-        sys.stdout.write(diff.as_json(rows, sessions))
+        sys.stdout.write(diff.as_json(rows, runs))
     else:
-        diff.print_rows(rows, sessions)
+        diff.print_rows(rows, runs)

@@ -44,15 +44,15 @@ def command(
     Example: wstrace export wstrace-20260516T101500Z-1a2b3c4d --format perfetto -o run.json
     """
     from wstrace.cli import outlet
-    from wstrace.cli.reading import read_sessions
+    from wstrace.cli.reading import read_runs
 
     if torch_trace is not None and fmt != "perfetto":
         raise WstraceError("--torch-trace goes with --format perfetto.", "Leave one out.")
-    session = read_sessions([trace], run)[0]
+    analysed = read_runs([trace], run)[0]
     if fmt == "parquet":
-        _write_bytes(session, output)
+        _write_bytes(analysed, output)
         return
-    outlet.write(_text(fmt, torch_trace)(session), output)
+    outlet.write(_text(fmt, torch_trace)(analysed), output)
 
 
 def _text(fmt: str, torch_trace: Path | None) -> Callable[[AnalysedRun], str]:
@@ -67,14 +67,14 @@ def _text(fmt: str, torch_trace: Path | None) -> Callable[[AnalysedRun], str]:
     from wstrace.report.export.perfetto import render_perfetto, torch_base
 
     base = torch_base(torch_trace) if torch_trace is not None else None
-    return lambda session: render_perfetto(session, base)
+    return lambda analysed: render_perfetto(analysed, base)
 
 
-def _write_bytes(session: AnalysedRun, output: Path | None) -> None:
+def _write_bytes(analysed: AnalysedRun, output: Path | None) -> None:
     from wstrace.report.export.table_export import render_parquet
 
     if output is None:
         raise WstraceError("Parquet is not text.", "Give a file: -o requests.parquet.")
     from wstrace.cli import outlet
 
-    outlet.write(render_parquet(session), output)
+    outlet.write(render_parquet(analysed), output)

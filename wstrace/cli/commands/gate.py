@@ -106,11 +106,11 @@ def command(
     targets = pair(formats or [], output or [])
     known = _known(baseline or settings.baseline, write_baseline)
     policy = _policy(settings, fail_on, known, tolerance, min_exercise)
-    sessions = load_runs(traces, run, allow_unlocked=allow_unlocked or settings.allow_unlocked)
-    judgement = judge(sessions, policy, today)
+    analysed = load_runs(traces, run, allow_unlocked=allow_unlocked or settings.allow_unlocked)
+    judgement = judge(analysed, policy, today)
     if write_baseline is not None:
         policy = _accept(write_baseline, judgement, policy, reason, until)
-        judgement = judge(sessions, policy, today)
+        judgement = judge(analysed, policy, today)
     _report(judgement, targets)
     raise typer.Exit(judgement.exit_code)
 

@@ -26,7 +26,7 @@ def command(traces: TRACES, fmt: FORMAT = None, output: OUT = None, run: RUN = N
     Example: wstrace report wstrace-20260516T101500Z-1a2b3c4d -o report.html
     """
     from wstrace.cli import outlet
-    from wstrace.cli.reading import read_sessions
+    from wstrace.cli.reading import read_runs
     from wstrace.report.choose import format_of, reporter
 
     name = format_of(output, fmt)
@@ -35,18 +35,18 @@ def command(traces: TRACES, fmt: FORMAT = None, output: OUT = None, run: RUN = N
             f"A {name} report takes {'two traces' if name == 'html' else 'one trace'} at most.",
             "Compare two runs with `wstrace diff A B` or `wstrace report A B -o report.html`.",
         )
-    runs = read_sessions(traces, run, logs=True)
+    runs = read_runs(traces, run, logs=True)
     if name == "text" and output is None and sys.stdout.isatty():
         _on_terminal(runs[0])
         return
     outlet.write(reporter(name)(runs), output)
 
 
-def _on_terminal(session: object) -> None:
+def _on_terminal(run: object) -> None:
     from rich.console import Console
 
     from wstrace.findings.analysed_run import AnalysedRun
     from wstrace.report.text import render
 
-    assert isinstance(session, AnalysedRun)
-    render(session, Console(file=sys.stdout, highlight=False, soft_wrap=False))
+    assert isinstance(run, AnalysedRun)
+    render(run, Console(file=sys.stdout, highlight=False, soft_wrap=False))

@@ -72,10 +72,10 @@ def command(
 
     Example: wstrace reserve wstrace-20260101-abc/ -o reserve.yaml
     """
-    from wstrace.cli.reading import read_sessions
+    from wstrace.cli.reading import read_runs
     from wstrace.cli.settings import integers, pairs
     from wstrace.files import write_output
-    from wstrace.planning.from_run import plan_sessions
+    from wstrace.planning.from_run import plan_runs
     from wstrace.planning.plan import Earlier, Wishes, refuse_empty
     from wstrace.reserve.config import dumps, load
     from wstrace.units import parse_bytes
@@ -86,17 +86,17 @@ def command(
         limits=integers(set_ or (), "max_model_len=65536"),
     )
     earlier = [Earlier(path.name, load(path)) for path in merge or ()]
-    sessions = read_sessions(traces, run)
-    made = plan_sessions(sessions, wishes, earlier)
+    analysed = read_runs(traces, run)
+    made = plan_runs(analysed, wishes, earlier)
     refuse_empty(made)
     text = json.dumps(made.payload(), indent=2) if fmt == "json" else dumps(made.config)
     write_output(text, output, force=force)
-    for line in [*_summary(made, output), *_doubts(sessions)]:
+    for line in [*_summary(made, output), *_doubts(analysed)]:
         print(line, file=sys.stderr)
 
 
-def _doubts(sessions: Sequence[AnalysedRun]) -> list[str]:
-    return [f"Trace: {why}" for session in sessions for why in session.inconclusive]
+def _doubts(analysed: Sequence[AnalysedRun]) -> list[str]:
+    return [f"Trace: {why}" for run in analysed for why in run.inconclusive]
 
 
 def _summary(made: ReservePlan, output: Path | None) -> list[str]:

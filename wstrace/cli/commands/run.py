@@ -281,13 +281,13 @@ def _conclude(folder: Path, run: str, quiet: bool, report: Path | None) -> None:
         from wstrace.findings.analysed_run import load_run
         from wstrace.report.verdict import verdict_lines
 
-        session = load_run(folder, run)
+        analysed = load_run(folder, run)
         if not quiet:
-            _say("\n".join(verdict_lines(session, folder)))
+            _say("\n".join(verdict_lines(analysed, folder)))
         if report is not None:
             from wstrace.report.choose import write_report
 
-            write_report([session], report)
+            write_report([analysed], report)
     except WstraceError as error:
         _say(f"wstrace: {error.message}\n{error.hint}")
     except OSError as error:

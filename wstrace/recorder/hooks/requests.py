@@ -83,7 +83,7 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
             if entry is not None:
                 entry.calls += 1
                 return original(self, required_bytes)
-            novel = Novel(required_bytes, index)
+            novel = NovelRequest(required_bytes, index)
             guarded(live, "slot", look, live, self, novel)
             try:
                 result = original(self, required_bytes)
@@ -111,7 +111,7 @@ NO_SLOT = Slot()
 
 
 @dataclass
-class Novel:
+class NovelRequest:
     """A request on the novel path, before vLLM has answered it.
 
     What `look` could not see stays as it is here.
@@ -126,7 +126,7 @@ class Novel:
     locked: bool = False
 
 
-def look(live: Live, manager: Any, novel: Novel) -> None:
+def look(live: Live, manager: Any, novel: NovelRequest) -> None:
     """Look at the slot before vLLM does, and grow it first where the policy says so."""
     index = novel.index
     novel.locked = is_locked(manager)
@@ -140,7 +140,7 @@ def look(live: Live, manager: Any, novel: Novel) -> None:
 
 
 def answered(
-    live: Live, manager: Any, novel: Novel, frame: FrameType, key: HotKey | None
+    live: Live, manager: Any, novel: NovelRequest, frame: FrameType, key: HotKey | None
 ) -> None:
     """Record what is new about a request that vLLM answered."""
     with live.counters.lock:
@@ -175,11 +175,11 @@ def answered(
         live.counters.remember(key, hot_code, entry)
 
 
-def _tally(live: Live, novel: Novel, site: Site) -> Tally:
+def _tally(live: Live, novel: NovelRequest, site: Site) -> Tally:
     return live.counters.tally(site.id, novel.slot, live.phases.current)
 
 
-def _note_capture(live: Live, novel: Novel) -> None:
+def _note_capture(live: Live, novel: NovelRequest) -> None:
     live.capture.requested(novel.slot, live.arenas.generation(novel.index or 0))
 
 
@@ -214,7 +214,7 @@ def _seen_from(frame: FrameType, caller: FrameType, way: Way) -> Way:
 
 
 def _record_beyond_cap(
-    live: Live, manager: Any, novel: Novel, site: Site, caller: FrameType
+    live: Live, manager: Any, novel: NovelRequest, site: Site, caller: FrameType
 ) -> None:
     """Past the cap only a site's new maximum in this phase is written."""
     if _tally(live, novel, site).add(novel.bytes):
@@ -228,7 +228,9 @@ def site_of(live: Live, caller: FrameType) -> Site:
     return live.output.site(file, caller.f_code.co_qualname, caller.f_lineno, text)
 
 
-def describe(live: Live, manager: Any, novel: Novel, site: Site, caller: FrameType) -> Way:
+def describe(
+    live: Live, manager: Any, novel: NovelRequest, site: Site, caller: FrameType
+) -> Way:
     """Write a novel request; returns the way that its formula belongs to.
 
     What is known for certain first; each further piece is guarded.
@@ -257,27 +259,37 @@ def describe(live: Live, manager: Any, novel: Novel, site: Site, caller: FrameTy
     return way or _every_way()
 
 
-def _scheduler(live: Live, manager: Any, novel: Novel, request: Request, caller: Any) -> None:
+def _scheduler(
+    live: Live, manager: Any, novel: NovelRequest, request: Request, caller: Any
+) -> None:
     request.step = live.steps.snapshot()
 
 
-def _where(live: Live, manager: Any, novel: Novel, request: Request, caller: Any) -> None:
+def _where(
+    live: Live, manager: Any, novel: NovelRequest, request: Request, caller: Any
+) -> None:
     request.generation = live.arenas.generation(novel.index or 0)
     if novel.index is not None:
         request.address = arena_of(tensor_at(manager, novel.index)).address
 
 
-def _device(live: Live, manager: Any, novel: Novel, request: Request, caller: Any) -> None:
+def _device(
+    live: Live, manager: Any, novel: NovelRequest, request: Request, caller: Any
+) -> None:
     request.stream = streams.current_stream()
     request.cudagraph_mode = _graph_mode(_forward_context())
 
 
-def _asker(live: Live, manager: Any, novel: Novel, request: Request, caller: Any) -> None:
+def _asker(
+    live: Live, manager: Any, novel: NovelRequest, request: Request, caller: Any
+) -> None:
     request.stack = frames.stack_of(caller)
     request.layer = frames.layer_of(caller)
 
 
-def _kinds(live: Live, manager: Any, novel: Novel, request: Request, caller: Any) -> None:
+def _kinds(
+    live: Live, manager: Any, novel: NovelRequest, request: Request, caller: Any
+) -> None:
     request.classes = identity.classes_of(caller)
 
 
@@ -374,7 +386,7 @@ def _graph_mode(context: Any) -> str:
 
 
 def _write_growth(
-    live: Live, manager: Any, novel: Novel, site: int, change: tuple[int, Arena, Arena]
+    live: Live, manager: Any, novel: NovelRequest, site: int, change: tuple[int, Arena, Arena]
 ) -> None:
     index, before, after = change
     live.output.write(
@@ -398,13 +410,13 @@ def _write_growth(
     )
 
 
-def _write_growths(live: Live, manager: Any, novel: Novel, site: int) -> None:
+def _write_growths(live: Live, manager: Any, novel: NovelRequest, site: int) -> None:
     for change in live.arenas.changes(manager):
         _write_growth(live, manager, novel, site, change)
 
 
 def refused(
-    live: Live, manager: Any, novel: Novel, frame: FrameType, error: BaseException
+    live: Live, manager: Any, novel: NovelRequest, frame: FrameType, error: BaseException
 ) -> None:
     """vLLM raised: write the request, then the failure, before the error goes on.
 
@@ -429,7 +441,7 @@ def refused(
 
 
 def _refused_by(
-    live: Live, manager: Any, novel: Novel, frame: FrameType, failure: Failure
+    live: Live, manager: Any, novel: NovelRequest, frame: FrameType, failure: Failure
 ) -> None:
     caller = _caller(live, frame)
     site = _site(live, caller)

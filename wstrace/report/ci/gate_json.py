@@ -46,7 +46,7 @@ def _finding(run: RunJudgement, judged: Judged) -> Json:
         "fails": judged.fails,
         "accepted": accepted,
         "fingerprint": judged.place.fingerprint,
-        "run": run.session.trace.run,
+        "run": run.analysed.trace.run,
     }
 
 
@@ -69,21 +69,21 @@ def _violation(run: RunJudgement, violation: Violation) -> Json:
         "slot": slot_json(violation.slot),
         "bytes": violation.value,
         "limit_bytes": violation.limit,
-        "run": run.session.trace.run,
+        "run": run.analysed.trace.run,
     }
 
 
 def _run(run: RunJudgement) -> Json:
-    session = run.session
+    analysed = run.analysed
     return {
-        "run": session.trace.run or None,
-        "vllm": session.workers[0].header.vllm if session.workers else None,
-        "model": model_of(session) or None,
-        "ranks": ranks_json(view.ranks for view in session.workers),
+        "run": analysed.trace.run or None,
+        "vllm": analysed.workers[0].header.vllm if analysed.workers else None,
+        "model": model_of(analysed) or None,
+        "ranks": ranks_json(worker.ranks for worker in analysed.workers),
         "verdict": run.verdict,
         "inconclusive": list(run.reasons),
         "exercised": _reach(run.reach),
-        "rests_on": rests_on_json(session),
+        "rests_on": rests_on_json(analysed),
     }
 
 

@@ -30,14 +30,16 @@ def headline(judgement: Judgement) -> str:
 
 def run_line(run: RunJudgement) -> str:
     """Which run this was: id, version, model, ranks."""
-    session = run.session
-    if isinstance(session, LogRun):
-        return f"log {session.trace.run}: vLLM {session.vllm_version or '?'}"
-    if not session.workers:
-        return f"run {session.trace.run or '-'}: no worker"
-    version = session.workers[0].header.vllm or "?"
-    ranks = plural(len(session.workers), "rank")
-    return f"run {session.trace.run}: vLLM {version}, {model_of(session) or 'model ?'}, {ranks}"
+    analysed = run.analysed
+    if isinstance(analysed, LogRun):
+        return f"log {analysed.trace.run}: vLLM {analysed.vllm_version or '?'}"
+    if not analysed.workers:
+        return f"run {analysed.trace.run or '-'}: no worker"
+    version = analysed.workers[0].header.vllm or "?"
+    ranks = plural(len(analysed.workers), "rank")
+    return (
+        f"run {analysed.trace.run}: vLLM {version}, {model_of(analysed) or 'model ?'}, {ranks}"
+    )
 
 
 def where(judged: Judged) -> str:
@@ -55,7 +57,7 @@ def line_of(run: RunJudgement, finding: Finding) -> int:
         return finding.log.line or 0
     lines = (
         use.line
-        for summary in run.session.sites
+        for summary in run.analysed.sites
         if str(summary.key) == finding.site
         for _, use in summary.uses
     )
@@ -105,7 +107,7 @@ def entry_line(entry: Entry) -> str:
 
 def grounds(run: RunJudgement) -> list[str]:
     """What the verdict rests on; of a log its text, which the findings name."""
-    return [] if isinstance(run.session, LogRun) else run.session.rests_on.shown()
+    return [] if isinstance(run.analysed, LogRun) else run.analysed.rests_on.shown()
 
 
 def exercised(run: RunJudgement) -> list[str]:
@@ -113,7 +115,7 @@ def exercised(run: RunJudgement) -> list[str]:
 
     Nothing for a log, which does not tell.
     """
-    return [] if isinstance(run.session, LogRun) else _reached(run.reach)
+    return [] if isinstance(run.analysed, LogRun) else _reached(run.reach)
 
 
 def _reached(reach: Reach) -> list[str]:

@@ -23,7 +23,8 @@ from wstrace.report.ci.gate_lines import (
 )
 from wstrace.report.finding_text import slot_text
 
-# \x1b, \x00: what XML 1.0 has no way to write
+# what XML 1.0 has no way to write
+# matches: "\x1b"
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -52,7 +53,7 @@ def _suite(run: RunJudgement) -> ET.Element:
 
 def _facts(run: RunJudgement) -> Iterable[tuple[str, str]]:
     yield "wstrace.verdict", run.verdict
-    yield "wstrace.run", run.session.trace.run
+    yield "wstrace.run", run.analysed.trace.run
     for measure in run.reach.measures if exercised(run) else ():
         yield f"wstrace.{measure.name}", str(measure.most)
         if measure.limit is not None:
@@ -74,7 +75,7 @@ def _sites(run: RunJudgement) -> Iterable[ET.Element]:
     """A case for every site and slot, then one for each finding that has no site."""
     judged = [j for j in run.findings if j.finding.severity != "inconclusive"]
     places: dict[tuple[str, str, str], list[Judged]] = {}
-    for summary in run.session.sites:
+    for summary in run.analysed.sites:
         places[summary.key.file, summary.key.function, slot_kind(summary.slot)] = []
     for one in judged:
         finding = one.finding

@@ -65,7 +65,7 @@ def _run(run: RunJudgement) -> Json:
                 "rules": [_rule(code) for code in used],
             }
         },
-        "automationDetails": {"id": f"wstrace/{quote(run.session.trace.run or 'none')}"},
+        "automationDetails": {"id": f"wstrace/{quote(run.analysed.trace.run or 'none')}"},
         "invocations": [_invocation(run)],
         "columnKind": "unicodeCodePoints",
         "results": results,
@@ -88,7 +88,7 @@ def _invocation(run: RunJudgement) -> Json:
         "toolExecutionNotifications": [
             {"level": "error", "message": {"text": reason}} for reason in run.reasons
         ],
-        "properties": {"restsOn": run.session.rests_on.lines()},
+        "properties": {"restsOn": run.analysed.rests_on.lines()},
     }
 
 

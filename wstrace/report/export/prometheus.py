@@ -32,7 +32,7 @@ class Metric:
 
 
 def render_prometheus(run: AnalysedRun) -> str:
-    """All metrics of a session; a family without a sample is left out."""
+    """All metrics of a run; a family without a sample is left out."""
     lines: list[str] = []
     for metric in METRICS:
         samples = [_line(metric.name, *sample) for sample in metric.samples(run)]

@@ -10,7 +10,7 @@ from wstrace.report.html.single import render_single
 
 
 def render(runs: Sequence[AnalysedRun]) -> str:
-    """The report of one session, or of two (old and new) compared.
+    """The report of one run, or of two (old and new) compared.
 
     Raises ValueError for any other number.
     """

@@ -118,7 +118,7 @@ def _names(formula: str | None) -> frozenset[str]:
 
 def _role(variable: str) -> str:
     """`seq_len` of `seq_len_2`: a second quantity with the same role is numbered."""
-    # seq_len_2
+    # matches: "seq_len_2"
     return variable if variable in ROLES else re.sub(r"_\d+$", "", variable)
 
 

@@ -25,47 +25,47 @@ class RunFacts:
     notes: tuple[str, ...]
 
 
-def run_facts(session: AnalysedRun) -> RunFacts:
+def run_facts(run: AnalysedRun) -> RunFacts:
     """The facts of a run, from run.json and the first worker."""
-    if isinstance(session, LogRun):
-        return _of_log(session)
-    worker = session.workers[0] if session.workers else None
+    if isinstance(run, LogRun):
+        return _of_log(run)
+    worker = run.workers[0] if run.workers else None
     return RunFacts(
-        title=_title(session, worker),
-        run=tuple(_run(session, worker)),
+        title=_title(run, worker),
+        run=tuple(_run(run, worker)),
         limits=tuple(_limits(worker)) if worker else (),
         phases=tuple(_phases(worker)) if worker else (),
         hooks=tuple((h.name, clean(h.why)) for h in worker.hooks.values() if not h.set)
         if worker
         else (),
-        notes=tuple(clean(note, 400) for note in _notes(session)),
+        notes=tuple(clean(note, 400) for note in _notes(run)),
     )
 
 
-def _of_log(session: LogRun) -> RunFacts:
+def _of_log(run: LogRun) -> RunFacts:
     """What the text shows of its engine."""
-    name = clean(session.trace.run)
-    pairs = [("log", name), ("vLLM", clean(session.vllm_version or ""))]
-    config = redact_value(session.report.config)
+    name = clean(run.trace.run)
+    pairs = [("log", name), ("vLLM", clean(run.vllm_version or ""))]
+    config = redact_value(run.report.config)
     return RunFacts(
         title=name,
         run=tuple(pair for pair in pairs if pair[1]),
         limits=tuple((clean(n), _limit(v)) for n, v in config.items()),
         phases=(),
         hooks=(),
-        notes=tuple(clean(note, 400) for note in session.notes),
+        notes=tuple(clean(note, 400) for note in run.notes),
     )
 
 
-def _title(session: AnalysedRun, worker: Worker | None) -> str:
+def _title(run: AnalysedRun, worker: Worker | None) -> str:
     model = clean(str(worker.limits.get("model") or "")) if worker else ""
     version = f"vLLM {worker.header.vllm}" if worker and worker.header.vllm else ""
-    return " · ".join(part for part in (model, version) if part) or clean(session.trace.run)
+    return " · ".join(part for part in (model, version) if part) or clean(run.trace.run)
 
 
-def _run(session: AnalysedRun, worker: Worker | None) -> list[Pair]:
-    meta = session.trace.meta
-    pairs = [("run", clean(session.trace.run))]
+def _run(run: AnalysedRun, worker: Worker | None) -> list[Pair]:
+    meta = run.trace.meta
+    pairs = [("run", clean(run.trace.run))]
     if meta is not None:
         ended = f"{meta.ended}, exit code {meta.exit_code}" if meta.ended else "not recorded"
         pairs += [("command", clean_argv(meta.command)), ("started", clean(meta.started))]
@@ -74,8 +74,8 @@ def _run(session: AnalysedRun, worker: Worker | None) -> list[Pair]:
         pairs += _of_worker(worker)
         if meta is None and worker.header.argv:
             pairs.append(("command", clean_argv(worker.header.argv)))
-    processes = session.trace.processes
-    pairs.append(("processes", f"{len(processes)}, {len(session.workers)} of them workers"))
+    processes = run.trace.processes
+    pairs.append(("processes", f"{len(processes)}, {len(run.workers)} of them workers"))
     records = sum(len(p.records) for p in processes)
     pairs.append(("records", f"{records:,}"))
     return [(name, value) for name, value in pairs if value]
@@ -118,7 +118,7 @@ def _phases(worker: Worker) -> list[tuple[str, str, str]]:
     ]
 
 
-def _notes(session: AnalysedRun) -> list[str]:
-    cut = [f"{p.path.name}: its last record was cut" for p in session.trace.processes if p.cut]
-    rests = [f"rests on: {line}" for line in session.rests_on.lines()]
-    return list(dict.fromkeys([*session.notes, *cut, *rests]))[:40]
+def _notes(run: AnalysedRun) -> list[str]:
+    cut = [f"{p.path.name}: its last record was cut" for p in run.trace.processes if p.cut]
+    rests = [f"rests on: {line}" for line in run.rests_on.lines()]
+    return list(dict.fromkeys([*run.notes, *cut, *rests]))[:40]

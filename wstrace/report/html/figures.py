@@ -445,7 +445,7 @@ def _theme(theme: str) -> dict[str, str]:
     blocks = [css.partition(":root {")[2]]
     if theme == "dark":
         blocks.append(css.partition(':root[data-theme="dark"] {')[2])
-    # `--page: #fbfbfa;`
+    # matches: "--page: #fbfbfa;"
     return dict(
         pair
         for block in blocks
@@ -455,7 +455,8 @@ def _theme(theme: str) -> dict[str, str]:
 
 def _with_values(value: Any, colours: dict[str, str]) -> Any:
     if isinstance(value, str):
-        name = re.fullmatch(r"var\(--([\w-]+)\)", value)  # `var(--error)`
+        # matches: "var(--error)"
+        name = re.fullmatch(r"var\(--([\w-]+)\)", value)
         return colours[name[1]] if name else colours["sans"] if value == "inherit" else value
     if isinstance(value, dict):
         return {key: _with_values(each, colours) for key, each in value.items()}

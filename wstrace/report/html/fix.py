@@ -40,7 +40,7 @@ class Fix:
 
 
 def fix(run: AnalysedRun, config: ReserveConfig | None, can_fail: tuple[str, ...] = ()) -> Fix:
-    """The fix for a session; without a config only the commands that make one."""
+    """The fix for a run; without a config only the commands that make one."""
     text = redact_text(dumps(config)) if config is not None else ""
     too_large = len(text) > LARGEST
     text = "" if too_large else text

@@ -68,7 +68,8 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 def breaks(text: str) -> Markup:
     """`text` escaped, with places where a narrow screen may break a long name."""
-    # vllm/v1/attention/mla.py:12 may break after each / . and :
+    # may break after each / . and :
+    # matches: "vllm/v1/attention/mla.py:12"
     parts = re.split(r"(?<=[/:._,])", text)
     return Markup("<wbr>").join(parts)
 

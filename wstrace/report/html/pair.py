@@ -42,7 +42,7 @@ def render_pair(old: AnalysedRun, new: AnalysedRun) -> str:
     """The page that compares run A (old) with run B (new)."""
     changes = compare(old.run, new.run)
     facts = run_facts(old), run_facts(new)
-    lines = [_first(timelines(session)[0]) for session in (old, new)]
+    lines = [_first(timelines(run)[0]) for run in (old, new)]
     verdicts = verdict_view(old), verdict_view(new)
     context = {
         "verdicts": verdicts,
@@ -116,8 +116,8 @@ def _finding_changes(old: AnalysedRun, new: AnalysedRun) -> list[tuple[str, str,
     return [(*key, a.get(key, "-"), b.get(key, "-")) for key in keys]
 
 
-def _findings(session: AnalysedRun) -> dict[tuple[str, str], str]:
-    return {_named(f): clean(f.detail, 300) for f in reversed(session.findings)}
+def _findings(run: AnalysedRun) -> dict[tuple[str, str], str]:
+    return {_named(f): clean(f.detail, 300) for f in reversed(run.findings)}
 
 
 def _named(finding: Finding) -> tuple[str, str]:

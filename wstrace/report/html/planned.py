@@ -1,4 +1,4 @@
-"""The reserve config that the planner makes of a session, for the report."""
+"""The reserve config that the planner makes of a run, for the report."""
 
 from __future__ import annotations
 

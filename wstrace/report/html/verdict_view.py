@@ -91,7 +91,7 @@ def _split(text: str, worst: Finding | None) -> tuple[str, str]:
 
 def _unbroken(text: str) -> str:
     """A size and its unit stay on one line."""
-    # 8.00 MiB, 12 B
+    # matches: "8.00 MiB"
     return re.sub(r"(\d) (?=[KMG]?i?B\b)", "\\1\u00a0", text)
 
 

@@ -62,6 +62,7 @@ def _is_example(refusal: Refusal) -> bool:
         and refusal.line is None
         and not refusal.origin.label
         and not refusal.frames
+        # matches: "10,423,000.0 bytes"
         and all(size is not None and re.match(r"[\d,]+(\.0+)? ", size.text) for size in sizes)
     )
 

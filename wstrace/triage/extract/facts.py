@@ -186,6 +186,7 @@ def origin_at(squeezed: Squeezed, position: int, stream: str) -> Origin:
 
 def amount(text: str) -> Amount:
     """A printed size. The window of bytes is half a unit of its last digit to each side."""
+    # matches: "9.94MB"
     number, unit = re.fullmatch(rf"({_NUMBER})([KMGT])i?B", text).groups()  # type: ignore[union-attr]
     number = number.replace(",", "")
     scale = _UNITS[unit]

@@ -259,7 +259,9 @@ def _headless(
 def _unglued(squeezed: Squeezed, match: re.Match[str], site: re.Match[str]) -> str:
     """The file's name without the words before it that the squeezing glued to it."""
     line = squeezed.line(match.end("caller") - 1).text
-    names = re.findall(rf"([\w.\-]+\.pyc?):{site['line']}\b", line)
+    # matches: "turboquant_attn.py:747"
+    places = re.findall(r"([\w.\-]+\.pyc?):(\d+)\b", line)
+    names = [name for name, number in places if number == site["line"]]
     return next((name for name in names if site["file"].endswith(name)), site["file"])
 
 

@@ -80,11 +80,13 @@ def phase(frames: Iterable[Frame]) -> Phase | None:
 
 def base(path: str) -> str:
     """The last part of a path of either kind."""
+    # matches: "v1/worker.py"
     return re.split(r"[/\\]", path)[-1]
 
 
 def module_path(path: str) -> str:
     """The path below the folder that holds the vllm package; the base name elsewhere."""
+    # matches: "vllm/v1/worker.py"
     parts = re.split(r"[/\\]+", path)
     inside = [index for index, part in enumerate(parts[:-1]) if part == "vllm"]
     return "/".join(parts[inside[-1] :]) if inside else parts[-1]
