@@ -34,7 +34,8 @@ BESIDE_THE_POINT: Final = frozenset(
     )
 )
 """What the recorder may fail at without losing a request, a failure, a lock or a phase."""
-# an entry of run.json's `living`: pid 41 (VLLM::EngineCore)
+# an entry of run.json's `living`
+# matches: 'pid 41 (VLLM::EngineCore)'
 _LIVING: Final = re.compile(r"pid (\d{1,10}) ")
 STARTS: Final[dict[Phase, str]] = {
     "load": "loading",

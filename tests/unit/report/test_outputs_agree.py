@@ -26,13 +26,16 @@ from wstrace.findings.codes import ESCAPES
 from wstrace.frames import frames
 from wstrace.gate.judge import Policy, judge
 from wstrace.gate.selection import parse_selection
+from wstrace.pytest_marker import Marker
+from wstrace.pytest_plugin import Recorder, _properties
 from wstrace.report.ci import gate_json
 from wstrace.report.diff import as_json, phase_rows
 from wstrace.report.export.perfetto import render_perfetto
 from wstrace.report.export.table_export import render_csv, render_parquet
 from wstrace.report.html import render
+from wstrace.report.html.names import rank_label
 from wstrace.report.json import render_json
-from wstrace.trace.records import Capture, Lock, PhaseChange, Record, Slot
+from wstrace.trace.records import Capture, Lock, PhaseChange, Ranks, Record, Slot
 
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_traces"
 KIB = 1024
@@ -182,6 +185,9 @@ def test_every_output_says_the_same_of_every_site(
     assert _of_perfetto(render_perfetto(run)) == callers
     assert _of_watch(run) == callers
     assert _of_gate(run) == escaped
+    told = [f for f in report["findings"] if f["code"] in ESCAPES]
+    assert _of_rank_grid(page) == {_rank(r, run) for f in told for r in f["ranks"]}
+    assert _of_pytest(run) == {(f["code"], f"{f['file']}:{f['function']}") for f in told}
     assert {(f.file, f.function) for f in run.escapes if _arena(f.code)} == {
         place[:2] for place in escaped
     }
@@ -272,3 +278,23 @@ def _of_gate(run: AnalysedRun) -> set[Place]:
     found = json.loads(gate_json.render(judgement))["findings"]
     assert {f["code"] for f in found if f["fails"]} <= ESCAPES
     return {_place(f) for f in found if f["fails"] and _arena(f["code"])}
+
+
+def _rank(ranks: dict[str, int | None], run: AnalysedRun) -> str:
+    return rank_label(Ranks(**ranks), run.workers[0].init.world)
+
+
+def _of_rank_grid(page: str) -> set[str]:
+    """Names of the escaped cells: `title="rank 0: a request escaped, ..."`."""
+    cells = re.findall(r'<li class="(\w+)" title="([^":]*): ', page)
+    return {unescape(name) for state, name in cells if state == "escaped"}
+
+
+def _of_pytest(run: AnalysedRun) -> set[tuple[str, str]]:
+    """What the plugin says of a test, for JUnit and the terminal: `WS101 FILE:FUNCTION`."""
+    marker = Marker(fail_on="escapes")
+    judgement = judge([run], marker.policy(), date(2026, 1, 1))
+    recorder = Recorder(run.trace.path, run.trace.run, marker)
+    said = str(dict(_properties(judgement, recorder))["wstrace.findings"])
+    pairs = (text.partition(" ") for text in said.split("; ") if text)
+    return {(code, site) for code, _, site in pairs}
