@@ -196,6 +196,11 @@ class Ledger:
         except tree.FormulaError:
             return None
 
+    def is_open(self, value: Value) -> bool:
+        """Whether a number's origin is not known: one of its names is unbound."""
+        names = tree.names(value.node) if isinstance(value, Num) else ()
+        return any(self.leaves[name].kind == "unbound" for name in names)
+
     def literal_index(self, key: Value) -> int | None:
         """A position that cannot change, else None."""
         return self.fixed_value(key) if isinstance(key, Num) else None

@@ -6,7 +6,7 @@ import ast
 import functools
 import os
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from wstrace.slicer import binding
@@ -16,7 +16,7 @@ from wstrace.slicer.live.objects import MISSING, Objects
 from wstrace.slicer.live.way import Way, kind_of, way_of
 from wstrace.slicer.scope import Evaluation, Scope
 from wstrace.slicer.syntax import call_at, function_source
-from wstrace.slicer.values import Obj, Stop, Value
+from wstrace.slicer.values import Obj, Stop, Tensor, Value
 
 MAX_WRAPPERS: Final = 8
 
@@ -112,12 +112,26 @@ class Callers:
             return self.objects.activation(held, key, name, where)
         if _is_instance(held):
             return self.held(frame, name, held)
+        query = objects.is_tensor(held) and self.is_query(frame, scope, name)
         try:
-            return self.lifted(scope, state, name, where)
+            found = self.lifted(scope, state, name, where)
         except Stop as stop:
-            if self.is_query(frame, scope, name) and objects.is_tensor(held):
+            if query:
                 return self.objects.activation(held, key, name, where)
             raise Stop(where, f"parameter {name}: {stop}") from None
+        if query and isinstance(found, Tensor) and found.dims is not None:
+            known = self.objects.activation(held, key, name, where)
+            return self.closed(found, known)
+        return found
+
+    def closed(self, found: Tensor, known: Tensor) -> Tensor:
+        """`found` with the dimensions that its origin leaves open, such as those of a C
+        extension's result, as vLLM's interface has them."""
+        assert found.dims is not None
+        assert known.dims is not None
+        pairs = zip(found.dims, known.dims, strict=True)
+        dims = (k if self.evaluator.ledger.is_open(f) else f for f, k in pairs)
+        return replace(found, dims=tuple(dims))
 
     def enters(self, frame: types.FrameType, scope: Scope, name: str) -> bool:
         """Whether this is one of vLLM's layer entries and `name` its activation."""
@@ -128,10 +142,11 @@ class Callers:
         """The query of an attention implementation: vLLM's interface says what it is."""
         if name not in binding.IMPL_ENTRIES.get(frame.f_code.co_name, ()):
             return False
-        first = frame.f_code.co_varnames[0]
+        first = frame.f_locals.get(frame.f_code.co_varnames[0])
+        cls: type = first if isinstance(first, type) else kind_of(first)  # a class method's cls
         return any(
             binding.is_vllm(base.__module__) and base.__name__ in binding.IMPLS
-            for base in kind_of(frame.f_locals.get(first)).__mro__
+            for base in cls.__mro__
         )
 
     def lifted(self, scope: Scope, state: LiveState, name: str, where: str) -> Value:
