@@ -49,6 +49,31 @@ def test_sparse_mla_gathers_the_others_shards_under_pcp_and_dcp(
     assert worst("mla.flashmla_sparse_fp8", V32 | groups) == total
 
 
+def test_rows_without_rotary_dimensions_keep_their_64_columns() -> None:
+    """0.33.0, a NoPE model on fp8_ds_mla: 576 columns are asked for, kv_lora_rank is 512."""
+    found = rule_bound(require("mla.flashmla_sparse_fp8"), V32 | {"qk_rope_head_dim": 0})
+    assert (found.bytes, "for models with rotary" in found.contradiction) == (None, True)
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        "mla.prefill_aiter_fp8",
+        "indexer.rocm_aiter",
+        "indexer.rocm_paged_logits",
+        "indexer.rocm_paged_logits_stage1",
+        "indexer.rocm_mxfp4",
+        "deepseek_v4.prefill_gather",
+        "deepseek_v41.prefill_gather",
+    ],
+)
+def test_rules_that_count_one_ranks_chunks_stand_back_under_pcp(site: str) -> None:
+    found = rule_bound(require(site), V32 | {"prefill_context_parallel_size": 2})
+    assert (found.bytes, "without prefill context" in found.contradiction) == (None, True)
+    alone = rule_bound(require(site), V32 | {"prefill_context_parallel_size": 1})
+    assert alone.contradiction == ""
+
+
 def test_the_indexer_rule_stands_back_under_pcp_and_dcp() -> None:
     """There 2,596,274,176 bytes are asked and more after padding: three pairs of buffers."""
     assert worst("indexer.sparse_attn", V32) == 866_123_776
