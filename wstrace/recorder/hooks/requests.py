@@ -56,19 +56,20 @@ def pose_as(function: Callable[..., Any], qualname: str) -> None:
 
 def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
     """The maker of the hot wrapper, for `Hooks.wrap`."""
-    from torch.compiler import is_compiling
+    from torch.compiler import is_compiling, is_dynamo_compiling
 
     getframe, hot, manager = sys._getframe, live.counters.hot, live.manager
     depth = 3 if live.hooks.is_set(VIEWS.label) else 2
 
     def make(original: Ensure) -> Ensure:
         def _ensure_workspace_size(self: Any, required_bytes: int) -> Any:
-            if is_compiling():
+            # Dynamo takes this for true where it traces; half the cost of is_compiling, which
+            # is asked on the novel path.
+            if is_dynamo_compiling():
                 return original(self, required_bytes)
             index: int | None = 0
             try:
-                if manager.multi_slot:
-                    index = _index_or_none(self)
+                index = _index_or_none(self) if manager.multi_slot else 0
                 frame = getframe(depth)
                 # A code object's hash goes over its constants each time; its id does not.
                 # The counters keep it alive, so that no other code can get the id.
@@ -82,6 +83,8 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
                 frame, key, entry = getframe(), None, None
             if entry is not None:
                 entry.calls += 1
+                return original(self, required_bytes)
+            if is_compiling():  # an export that runs Python with tensors that hold no bytes
                 return original(self, required_bytes)
             novel = NovelRequest(required_bytes, index)
             guarded(live, "slot", look, live, self, novel)

@@ -151,14 +151,14 @@ def _execute_model(live: Live) -> Maker:
     """Every step passes here, so it is written out: no generator, few calls."""
 
     def make(original: Method) -> Method:
-        steps, in_warmup, now = live.steps, live.phases.in_warmup, time.monotonic_ns
+        steps, active, now = live.steps, live.phases.active, time.monotonic_ns
         counters = live.counters
 
         @functools.wraps(original)
         def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 output = args[0] if args else kwargs.get("scheduler_output")
-                steps.begin(output, in_warmup())
+                steps.begin(output, "warmup" in active)
             except Exception as error:  # guarded, without its call
                 guarded(live, "step", _reraise, error)
             try:

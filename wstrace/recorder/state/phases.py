@@ -44,7 +44,10 @@ def derive(active: Sequence[Phase], flags: PhaseFlags) -> Phase:
 
 @dataclass
 class PhaseTracker:
-    """Keeps the stack and the flags; calls `on_change(phase, why, error)` at each change."""
+    """Keeps the stack and the flags; calls `on_change(phase, why, error)` at each change.
+
+    `active` is one list for the tracker's life: every step looks into it.
+    """
 
     on_change: Callable[[Phase, str, str], None]
     flags: PhaseFlags = field(default_factory=PhaseFlags)
@@ -92,10 +95,6 @@ class PhaseTracker:
         """sleep() returned or wake_up() returned."""
         self.flags.asleep = value
         self._settle("sleep" if value else "wake_up")
-
-    def in_warmup(self) -> bool:
-        """True inside the warm-up, where V2 runs made-up requests."""
-        return "warmup" in self.active
 
     def _settle(self, why: str, error: str = "") -> None:
         phase = derive(self.active, self.flags)
