@@ -98,7 +98,7 @@ def test_clean_passes(engine: Path, traced: Callable[..., Any]) -> None:
 
 
 def test_an_escape_ends_the_server_and_fails(engine: Path, traced: Callable[..., Any]) -> None:
-    trace, sent = traced("continuation")
+    trace, sent = traced("continuation", ON_GROWTH="raise")
     assert "the server died in corner" in sent
     assert _failing(engine, trace) == [ESCAPES["continuation"]]
 

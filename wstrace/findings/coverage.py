@@ -19,6 +19,7 @@ from wstrace.versions import release_of
 from wstrace.vllm.methods import STREAMS
 
 ON_GRAPHS = "CUDAGraph."
+UNASKED = "no request was served after warm-up"
 ON_STREAMS = frozenset(known.label for known in STREAMS)
 
 
@@ -146,7 +147,7 @@ def reasons(
         why = why_unlocked(unlocked[0])
         found.append(f"no lock was seen: {why} (--allow-unlocked accepts that)")
     if ranks and all(v.served and v.counts and not v.counts.steps_real for v in ranks):
-        found.append("no request was served after warm-up")
+        found.append(UNASKED)
     found += [
         f"a reserve was refused: {event.why}"
         for worker in ranks

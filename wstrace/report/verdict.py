@@ -7,11 +7,13 @@ from pathlib import Path
 from wstrace.bounds.bound import Bound
 from wstrace.errors import ended
 from wstrace.findings.analysed_run import AnalysedRun
+from wstrace.findings.coverage import UNASKED
 from wstrace.findings.finding import Finding
-from wstrace.findings.rests_on import died_at, failed
+from wstrace.findings.rests_on import died_at, failed, start_died
 from wstrace.report.safe import clean
 from wstrace.units import exact, human, plural
 
+AGAIN = "wstrace run -- YOUR COMMAND"
 MAX_LINES = 12
 WIDTH = 100
 
@@ -91,20 +93,45 @@ def _several(folder: Path) -> bool:
 
 
 def _next(run: AnalysedRun, folder: Path) -> list[str]:
-    """The command that helps in this state."""
+    """The trace, and the commands that help in this state."""
     named = f"{folder} --run {run.trace.run}" if _several(folder) else str(folder)
-    reserve = f"wstrace reserve {named} -o reserve.yaml"
-    if not run.workers and not failed(run.trace):
-        commands = ["wstrace doctor"]
-    elif died_at(run.workers) is not None:
-        commands = [
+    commands = next_commands(run, named)
+    heads = ["next:  ", *["       "] * len(commands)]
+    return [f"trace: {folder}", *map(str.__add__, heads, commands)]
+
+
+def next_commands(run: AnalysedRun, trace: str) -> list[str]:
+    """What to type next, in order; `trace` is how a command names this run.
+
+    A reserve only where it helps: where no reserve covers a finding its page says what does,
+    and where the run says nothing of the workspace it has to be made again.
+    """
+    reserve = f"wstrace reserve {trace} -o reserve.yaml"
+    code = failed(run.trace)
+    told = [f for f in run.findings if f.severity == "error" or f.code == "WS107"]
+    if any(start_died(w.process) for w in run.workers) and not told:
+        return [f"{AGAIN}   (once what stopped the start is mended)"]
+    if not run.workers:
+        again = f"{AGAIN}   (once what ended it with exit code {code} is mended)"
+        return ["wstrace doctor"] if code is None else [again]
+    if died_at(run.workers) is not None:
+        return [
             "wstrace run --on-growth grow -- YOUR COMMAND   (with wstrace exercise: the rest)",
             f"{reserve}   (of what was seen)",
         ]
-    elif any(f.severity == "error" or f.code == "WS107" for f in run.findings):
-        commands = [reserve, "wstrace run --reserve reserve.yaml -- YOUR COMMAND"]
-    else:
-        commands = [f"wstrace report {named}"]
-    heads = ["next:  ", *["       "] * len(commands)]
-    lines = [head + text for head, text in zip(heads, commands, strict=False)]
-    return [f"trace: {folder}", *lines]
+    if any("wstrace reserve" in f.advice for f in told):
+        return [reserve, "wstrace run --reserve reserve.yaml -- YOUR COMMAND"]
+    if told:
+        return [f"wstrace explain {told[0].code}   (a reserve does not help)"]
+    return _inconclusive_next(run, trace)
+
+
+def _inconclusive_next(run: AnalysedRun, trace: str) -> list[str]:
+    """What helps where nothing was found."""
+    if any(f.code == "WS402" for f in run.findings):
+        return ["wstrace doctor"]
+    if UNASKED in run.inconclusive:
+        return [f"{AGAIN}   (and meanwhile wstrace exercise --url URL)"]
+    if run.rests_on.doubts:
+        return [f"{AGAIN}   (this trace does not show how the run went on)"]
+    return [f"wstrace report {trace}"]

@@ -189,6 +189,16 @@ def _first_line_ends(path: Path) -> bool:
         raise _unreadable(path, error) from error
 
 
+def runs_in(path: Path) -> list[str]:
+    """The runs that left a record in a folder, by name; none for a file.
+
+    Raises WstraceError (exit 2) as `load` does.
+    """
+    if not path.is_dir():
+        return []
+    return sorted({header.run for _, header in _headers(path, _files(path))[0]})
+
+
 def _choose_run(
     path: Path, runs: list[str], wanted: str | None, headers: list[tuple[Path, Header]]
 ) -> tuple[str, list[str]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from tests.unit.findings.build import (
     session,
 )
 from wstrace.cli.app import app, register_commands
+from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun, analyse, load_run
 from wstrace.findings.rests_on import failed
 from wstrace.gate.judge import Judgement, Policy, judge
@@ -32,7 +35,7 @@ from wstrace.report.html import render
 from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
-from wstrace.report.verdict import sentence, verdict_lines
+from wstrace.report.verdict import next_commands, sentence, verdict_lines
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import (
     Counts,
@@ -361,3 +364,87 @@ def test_a_run_that_will_escape_is_not_called_clean() -> None:
     assert any(
         line.startswith("next:  wstrace reserve") for line in verdict_lines(run, Path("t"))
     )
+
+
+def row_pattern(sentence: str) -> str:
+    """A sentence of the documented table as a pattern: what stands in capitals is a name."""
+    plain = re.escape(sentence).replace(re.escape("..."), ".*").replace("workers", "workers?")
+    return re.sub(r"\b(?:CALLER|FILE|RANK|WHY|PHASE|ERROR|N|A|B)\b", ".+", plain)
+
+
+def test_every_row_of_the_documented_table_is_made_here(tmp_path: Path) -> None:
+    """But for the accepted refusal and the prediction, which have tests of their own."""
+    page = (SAMPLES.parent / "docs" / "reading-a-report.md").read_text(encoding="utf-8")
+    table = page.partition("| state | sentence | gate |")[2].partition("\n\n")[0]
+    rows = [line for line in table.splitlines() if "`" in line]
+    elsewhere = "that the baseline accepts", "No escape yet", "asked A in a slot", "Clean:"
+    told = ""
+    for name, state in STATES.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        run = state.make(folder / "t")
+        told += "\n".join([sentence(run), *run.inconclusive, *run.rests_on.lines(), ""])
+    missing = []
+    for row in rows:
+        (said, *_) = re.findall(r"`([^`]+)`", row)
+        if not any(words in said for words in elsewhere):
+            missing += [] if re.search(row_pattern(said), told) else [said]
+    assert len(rows) >= 18
+    assert missing == []
+
+
+NEXT = {
+    "killed": "wstrace run -- YOUR COMMAND   (this trace does not show",
+    "disk full": "wstrace run -- YOUR COMMAND   (this trace does not show",
+    "lived on": "wstrace run -- YOUR COMMAND   (this trace does not show",
+    "quiet": "wstrace report TRACE",
+    "no worker": "wstrace run -- YOUR COMMAND   (once what ended it with exit code 1",
+    "never attached": "wstrace doctor",
+    "start raised": "wstrace run -- YOUR COMMAND   (once what stopped the start",
+    "refused": "wstrace run --on-growth grow",
+    "survived": "wstrace reserve TRACE",
+}
+
+
+@pytest.mark.parametrize("name", NEXT)
+def test_next_is_what_helps_in_this_state(name: str, tmp_path: Path) -> None:
+    run = STATES[name].make(tmp_path / "t")
+    assert next_commands(run, "TRACE")[0].startswith(NEXT[name])
+
+
+@pytest.mark.parametrize("sample", ["demo-crash", "demo-grow"])
+def test_the_reserve_that_next_names_is_made_by_that_command(
+    sample: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    register_commands()
+    commands = next_commands(load_run(SAMPLES / sample), str(SAMPLES / sample))
+    (reserve,) = [line.partition("   (")[0] for line in commands if " reserve /" in line]
+    assert CliRunner().invoke(app, shlex.split(reserve)[1:]).exit_code == 0
+    assert (tmp_path / "reserve.yaml").stat().st_size > 0
+
+
+def test_a_refusal_that_no_reserve_covers_leads_to_its_page() -> None:
+    kept = Failure(kind="layer", site=MOE.id, slot=Slot(), phase="serving", survived=True)
+    (told, *_) = next_commands(session(process(*CLEAN, kept)), "TRACE")
+    assert told.startswith("wstrace explain WS106")
+
+
+def test_a_server_that_was_asked_nothing_is_to_be_exercised() -> None:
+    idle = process(*CLEAN[:-2], Counts(step=3, steps_real=0))
+    (told,) = next_commands(session(idle), "TRACE")
+    assert "wstrace exercise" in told
+
+
+def test_export_asks_which_run_of_a_folder(tmp_path: Path) -> None:
+    written(session(process(*CLEAN)), tmp_path)
+    (first,) = tmp_path.glob("*.jsonl")
+    second = first.read_text().replace('"run":"run1"', '"run":"run2"', 1)
+    (tmp_path / "run2.h.0.wst.jsonl").write_text(second)
+    register_commands()
+    asked = ["export", str(tmp_path), "--format", "csv"]
+    done = CliRunner().invoke(app, asked)
+    assert isinstance(done.exception, WstraceError)
+    assert "holds 2 runs" in done.exception.message
+    assert "--run: run1, run2" in done.exception.hint
+    assert CliRunner().invoke(app, [*asked, "--run", "run1"]).exit_code == 0

@@ -48,11 +48,24 @@ def command(
 
     if torch_trace is not None and fmt != "perfetto":
         raise WstraceError("--torch-trace goes with --format perfetto.", "Leave one out.")
+    if run is None:
+        _refuse_several(trace)
     analysed = read_runs([trace], run)[0]
     if fmt == "parquet":
         _write_bytes(analysed, output)
         return
     outlet.write(_text(fmt, torch_trace)(analysed), output)
+
+
+def _refuse_several(trace: Path) -> None:
+    """The newest run must not stand in for another one: an export does not say which it is."""
+    from wstrace.trace.reader import runs_in
+
+    runs = runs_in(trace)
+    if len(runs) > 1:
+        raise WstraceError(
+            f"{trace} holds {len(runs)} runs.", f"Name one with --run: {', '.join(runs)}."
+        )
 
 
 def _text(fmt: str, torch_trace: Path | None) -> Callable[[AnalysedRun], str]:
