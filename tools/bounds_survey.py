@@ -4,7 +4,9 @@ Slices every get_simultaneous call of released vLLM wheels (downloaded with pip,
 the user's cache) or of source trees at hand, and prints for each: closed or where the
 slice stopped, its drivers and their limits, and the grade. A formula is closed when each of
 its names is a constant or a driver; else the open name is given with its reason. The call of
-an abstract class's method is sliced once for each class and counts with its share.
+an abstract class's method is sliced once for each class and counts with its share. Proved is a
+site that slicing closes, or one with a rule that the differential run (tests/matrix) holds
+against the release's own function.
 """
 
 from __future__ import annotations
@@ -84,16 +86,17 @@ def unpack(wheel: Path, folder: Path) -> None:
 def report(version: str, root: Path, options: argparse.Namespace) -> bool:
     """Print one release's table; True with formulas for 90% and 85% proved."""
     sites = [s for s in survey(root) if options.all or s.kind == "serving"]
+    held = played(root.parent, version)
     print(f"vLLM {version}: {len(sites)} {'' if options.all else 'serving '}call sites")
     for site in sites:
-        print(row(site, version))
+        print(row(site, version, held))
         if options.formulas and site.formula:
             print(f"    = {site.formula}")
     total = max(1, len(sites))
     formulas = sum(s.share for s in sites) / total
     closed = sum(s.closed_share for s in sites) / total
     ruled = sum(ruled_share(s, version) for s in sites) / total
-    proved = sum(ruled_share(s, version, proved=True) for s in sites) / total
+    proved = sum(proved_share(s, version, held) for s in sites) / total
     print(f"formula {formulas:.1%}, closed by slicing alone {closed:.1%}, ", end="")
     print(f"closed or by rule {ruled:.1%}, proved {proved:.1%} of {len(sites)}\n")
     return formulas >= 0.9 and proved >= 0.85
@@ -105,28 +108,59 @@ def rule(site: Surveyed, version: str) -> str:
     return "|".join(known.id for known in found)
 
 
-def ruled_share(site: Surveyed, version: str, proved: bool = False) -> float:
-    """1 where the site is closed (`proved`: without an assumed constant) or has a rule; of an
-    abstract class's site, the share of the classes that are, or that a rule names."""
+def played(root: Path, version: str) -> frozenset[str]:
+    """What the differential run plays of this release: FILE:FUNCTION, and experts' classes."""
+    from tests.matrix.differential.released import Release
+    from tests.matrix.differential.scenes import scenes
+
+    found = list(scenes(Release(root, version)))
+    functions = {f"{s.file}:{s.function}" for s in found if not s.experts}
+    return frozenset(functions | {s.experts for s in found if s.experts})
+
+
+def ruled_share(site: Surveyed, version: str) -> float:
+    """1 where the site is closed or has a rule; of an abstract class's site, the share of the
+    classes that are, or that a rule names."""
     if site.classes:
-        found = matches(site.file, site.function, version)
-        named = {name for known in found for name in known.experts}
-        held = [c.of_class in named or _alone(c, proved) for c in site.classes]
-        return sum(held) / len(held)
-    return float(bool(rule(site, version)) or _alone(site, proved))
+        named = experts(site, version)
+        closed = [c.of_class in named or c.closed for c in site.classes]
+        return sum(closed) / len(closed)
+    return float(bool(rule(site, version)) or site.closed)
 
 
-def _alone(site: Surveyed, proved: bool) -> bool:
-    return site.closed and not (proved and site.assumed)
+def proved_share(site: Surveyed, version: str, held: frozenset[str]) -> float:
+    """As `ruled_share`: closed without an assumed constant, or a rule that was held."""
+    if site.classes:
+        named = experts(site, version) & held
+        proved = [c.of_class in named or _alone(c) for c in site.classes]
+        return sum(proved) / len(proved)
+    return float(_held(site, version, held) or _alone(site))
 
 
-def grade(site: Surveyed, version: str) -> str:
+def experts(site: Surveyed, version: str) -> frozenset[str]:
+    """The classes of experts that a rule names."""
+    found = matches(site.file, site.function, version)
+    return frozenset(name for known in found for name in known.experts)
+
+
+def _held(site: Surveyed, version: str, held: frozenset[str]) -> bool:
+    return bool(rule(site, version)) and f"{site.file}:{site.function}" in held
+
+
+def _alone(site: Surveyed) -> bool:
+    return site.closed and not site.assumed
+
+
+def grade(site: Surveyed, version: str, held: frozenset[str]) -> str:
     known = rule(site, version)
+    if known and (site.classes or _held(site, version, held)):
+        share = f" {proved_share(site, version, held):.0%} held" if site.classes else ""
+        return f"proved by rule {known}{share}"
+    if _alone(site):
+        return "proved"
     if known:
-        return f"proved by rule {known}"
-    if not site.closed:
-        return "observed"
-    return f"assumes {', '.join(site.assumed)}" if site.assumed else "proved"
+        return f"rule {known}, not held by a run"
+    return f"assumes {', '.join(site.assumed)}" if site.closed else "observed"
 
 
 def state_of(site: Surveyed) -> str:
@@ -140,14 +174,14 @@ def state_of(site: Surveyed) -> str:
     return f"stopped: {site.stopped}"
 
 
-def row(site: Surveyed, version: str) -> str:
+def row(site: Surveyed, version: str, held: frozenset[str]) -> str:
     limits = role_limits({})
     drivers = [f"{role} <= {limits[role].expression}" for role in site.drivers]
     state = state_of(site)
     lines = [f"{site.file}:{site.line} {site.function}", f"    {state}"]
     if site.closed:
         lines.append(f"    drivers: {'; '.join(drivers) or 'none, constants only'}")
-    lines.append(f"    grade: {grade(site, version)}")
+    lines.append(f"    grade: {grade(site, version, held)}")
     return "\n".join(lines)
 
 
