@@ -129,11 +129,12 @@ def test_a_captured_request_meets_only_its_own_capture() -> None:
     assert verdicts(order, MAIN) == []
 
 
-def test_an_event_that_is_gone_is_forgotten() -> None:
-    order, event = StreamOrder(), Event()
+def test_an_event_that_takes_no_attribute_orders_nothing() -> None:
+    order, event = StreamOrder(), object()
+    verdicts(order, MAIN)
     order.recorded(event, MAIN)
-    del event
-    assert len(order._events) == 0
+    order.waited(event, SIDE)
+    assert verdicts(order, SIDE) == [False]
 
 
 def test_random_histories_agree_with_reachability_in_their_graph() -> None:
