@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +56,15 @@ def test_rewrapped_and_dressed(
         lines = log_lines(lines, "EngineCore pid=9")
     text = "\n".join(FORMATS[form](lines))
     assert facts(read(text)) == {expected(failure)}
+
+
+@pytest.mark.parametrize("cuts", [[41], [42], [43, 45], [41, 42, 50]])
+def test_a_prefix_without_a_mark_inside_the_caller(cuts: list[int]) -> None:
+    """stern's pod and container are two bare words; the wrap is in the file's name."""
+    failure = Failure(file="a00.py", line=1, function="aaa", required=1.01, current=0.0)
+    lines = _rewrapped(failure.message, cuts, "")
+    text = "\n".join(FORMATS["stern"](lines))
+    assert facts(read(text)) == {("a00.py", 1, "aaa", "1.01 MB", "0.00 MB")}
 
 
 @QUICK

@@ -56,7 +56,7 @@ def scan(squeezed: Squeezed, stream: str) -> Iterator[Found]:
     """Every fact of one process's text, with its position there."""
     stack = tracebacks.frames_of(squeezed)
     refusals = list(refusals_of(squeezed, stream, stack))
-    if not any(_is_complete(fact) for _, fact in refusals):
+    if not any(_is_complete(fact) for _, fact in refusals) or _swallowed(squeezed, refusals):
         refusals = _repaired(squeezed, stream) or refusals
     yield from refusals
     yield from _debug_lines(squeezed, stream)
@@ -67,6 +67,15 @@ def _is_complete(fact: Fact) -> bool:
     if not isinstance(fact, Refusal):
         return False
     return fact.kind != "arena" or None not in (fact.current, fact.file, fact.function)
+
+
+def _swallowed(squeezed: Squeezed, refusals: list[Found]) -> bool:
+    """Whether a caller's name holds a prefix that lines share: it was wrapped there."""
+    names = [f"{f.file}:{f.function}" for _, f in refusals if isinstance(f, Refusal) and f.file]
+    if not names:
+        return False
+    prefixes = {"".join(prefix.split()) for prefix in repair.shared_prefixes(squeezed.lines)}
+    return any(prefix in name for prefix in prefixes if len(prefix) > 2 for name in names)
 
 
 def _repaired(squeezed: Squeezed, stream: str) -> list[Found]:

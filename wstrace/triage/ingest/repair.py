@@ -1,7 +1,7 @@
 """Take off a prefix that no rule knows, where it breaks a wrapped message apart.
 
-Tried only when a text has the words of the message and no complete one, and kept only when
-a complete one comes out.
+Tried when a text has the words of the message and no complete one, or one whose caller holds
+such a prefix; kept only when a complete one comes out.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ def worth_trying(squeezed: str) -> bool:
     return bool(_WORDS.search(squeezed))
 
 
+def shared_prefixes(lines: Sequence[Line]) -> list[str]:
+    """What each line and the next begin with, up to a separator; '' where that is nothing."""
+    return [_shared(one.text, other.text) for one, other in pairwise(lines)]
+
+
 def without_shared_prefix(lines: Sequence[Line]) -> list[Line]:
     """Each line without the beginning that it shares with a neighbour."""
-    texts = [line.text for line in lines]
-    shared = [_shared(one, other) for one, other in pairwise(texts)]
+    shared = shared_prefixes(lines)
     before = ["", *shared]
     after = [*shared, ""]
     return [
