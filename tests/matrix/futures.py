@@ -127,7 +127,7 @@ FUTURES: dict[str, Future] = {
         ),
     ),
     "manager: lock takes an argument": manager(
-        "strict", takes("lock", "strict: bool = True"), "WorkspaceManager.lock"
+        "strict", takes("lock", "strict: bool = True"), "WorkspaceManager.lock", False
     ),
     "manager: unlock renamed": manager(
         "no such method", renamed("unlock", "open_up"), "WorkspaceManager.unlock", False
@@ -221,7 +221,6 @@ FUTURES: dict[str, Future] = {
         },
         {"Worker.compile_or_warm_up_model": "warm_up"},
         doctor="Worker.compile_or_warm_up_model",
-        blind=True,
     ),
     "worker: load_model takes an argument": Future(
         edits={WORKER: takes("load_model", "stage: int = 0")}
