@@ -14,6 +14,7 @@ WHAT = {
     "d": "TurboQuant, tensor parallel 2",
     "e": "MLA (Triton; V2 runner), sparse MLA with its indexer",
     "f": "FlashAttention, decode context parallel 2",
+    "g": "DeepSeek-V4: as released; without its reservation killed, grown, hidden, reserved",
     "overhead": "speed with and without the recorder",
 }
 

@@ -130,13 +130,17 @@ class NovelRequest:
 
 
 def look(live: Live, manager: Any, novel: NovelRequest) -> None:
-    """Look at the slot before vLLM does, and grow it first where the policy says so."""
+    """Look at the slot before vLLM does, and grow it first where the policy says so.
+
+    The lock comes last: a request whose arena could not be read (a field was renamed) is not
+    one that a locked arena of no bytes was asked for.
+    """
     index = novel.index
-    novel.locked = is_locked(manager)
     if index is None:
         return
     novel.slot = slot_at(manager, index)
     novel.arena = arena_of(tensor_at(manager, index))
+    novel.locked = is_locked(manager)
     if novel.bytes > novel.arena.bytes and may_grow(live, manager):
         kept = try_grow(live, manager, index, novel.bytes)
         novel.forced, novel.kept_bytes = kept is not None, kept or 0
