@@ -16,6 +16,8 @@ from wstrace.expr.tree import Const, Node, Op
 from wstrace.reserve.schema import Grade
 from wstrace.vllm.limits import NUMBERS
 
+# vLLM 0.13.0 to 0.33.0: flags that a person can lower; the names are rows of
+# wstrace.vllm.limits.
 _LEVERS: Final = (
     "max_model_len",
     "max_num_batched_tokens",

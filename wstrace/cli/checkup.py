@@ -17,6 +17,7 @@ from wstrace.versions import release_of
 if TYPE_CHECKING:
     from wstrace.cli.fit import Fit
 
+# vLLM 0.13.0 to 0.33.0: the entry points that load_general_plugins() loads (vllm/plugins).
 GROUP = "vllm.general_plugins"
 
 

@@ -34,6 +34,7 @@ EXCERPT = {
     "slots": ("ubatch", "lane", "bytes"),
     "sites": ("site", "grade", "bytes", "formula"),
 }
+# vLLM 0.13.0 to 0.33.0: the refusal of WorkspaceManager._ensure_workspace_size
 # matches: "ERROR AssertionError: Workspace is locked but allocation from ..."
 LOCKED = re.compile(r"AssertionError: (Workspace is locked but .*)")
 

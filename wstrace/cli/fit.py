@@ -18,6 +18,7 @@ from wstrace.versions import release_of
 from wstrace.vllm import methods
 
 Hooks = tuple[methods.Known, ...]
+# vLLM 0.13.0 to 0.33.0: the method that every request for scratch ends in.
 ENSURE: Final = "WorkspaceManager._ensure_workspace_size"
 
 

@@ -17,6 +17,7 @@ from wstrace.errors import WstraceError
 from wstrace.exercise.corners import Call
 
 MAX_BODY: Final = 1 << 20
+# vLLM 0.13.0 to 0.33.0: envs.py, the API key that `vllm serve` asks of its clients.
 KEY_VARIABLE: Final = "VLLM_API_KEY"
 
 

@@ -18,6 +18,7 @@ from wstrace.units import plural
 from wstrace.versions import release_of
 from wstrace.vllm.methods import STREAMS
 
+# PyTorch 2.13: torch.cuda.CUDAGraph, as the hook table's labels begin.
 ON_GRAPHS = "CUDAGraph."
 UNASKED = "no request was served after warm-up"
 ON_STREAMS = frozenset(known.label for known in STREAMS)

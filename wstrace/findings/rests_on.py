@@ -35,6 +35,8 @@ BESIDE_THE_POINT: Final = frozenset(
 )
 """What the recorder may fail at without losing a request, a failure, a lock or a phase."""
 # an entry of run.json's `living`
+# vLLM 0.13.0 to 0.33.0: VLLM is envs.VLLM_PROCESS_NAME_PREFIX, the head of each process's
+# title
 # matches: 'pid 41 (VLLM::EngineCore)'
 _LIVING: Final = re.compile(r"pid (\d{1,10}) ")
 STARTS: Final[dict[Phase, str]] = {

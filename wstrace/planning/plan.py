@@ -50,6 +50,8 @@ __all__ = [
     "refuse_empty",
 ]
 
+# vLLM 0.13.0 to 0.33.0: get_simultaneous rounds each tensor of a request up to this
+# (round_up, 256).
 _PAGE: Final = 256
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from wstrace.reserve.schema import SiteReserve
     from wstrace.trace.records import Limit
 
+# vLLM 0.13.0 to 0.33.0: get_simultaneous rounds each tensor of a request up to this
+# (round_up, 256).
 _PAGE: Final = 256
 
 

@@ -28,6 +28,8 @@ from wstrace.reserve.schema import model_digest
 from wstrace.trace.records import End, Ranks, WorkerInit
 from wstrace.vllm import methods
 
+# vLLM 0.13.0 to 0.33.0: modules of WorkerWrapperBase, WorkspaceManager and (0.23.0 on)
+# MoEPermuteScratch.
 WORKER_MODULE = "vllm.v1.worker.worker_base"
 WORKSPACE_MODULE = "vllm.v1.worker.workspace"
 SCRATCH_MODULE = "vllm.model_executor.layers.fused_moe.moe_permute_unpermute"

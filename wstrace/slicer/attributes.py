@@ -10,6 +10,8 @@ from typing import Final
 
 from wstrace.slicer.syntax import parsed
 
+# vLLM 0.13.0 to 0.33.0: process_weights_after_loading ends a layer's construction, before
+# any request.
 CONSTRUCTORS: Final = frozenset(
     ["__init__", "__new__", "__post_init__", "process_weights_after_loading"]
 )

@@ -15,7 +15,12 @@ from wstrace.slicer.values import COMPUTED, DECODES, LENGTHS, STARTS
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+# vLLM 0.13.0 to 0.33.0: v1/core/sched/output.py and forward_context.py, beside the metadata
+# classes.
 HOLDERS: Final = {"SchedulerOutput", "ForwardContext", "BatchDescriptor"}
+# vLLM 0.13.0 to 0.33.0; later: max_kv_seq_len (not in 0.28.0, in 0.29.0),
+# max_prefill_seq_len (not in 0.29.0, in 0.30.0). max_decode_seq_len stands in no release
+# looked at.
 SCALARS: Final = {
     # CommonAttentionMetadata.num_actual_tokens holds the padded count whenever a full graph
     # pads the batch, so the larger role is the true one.
@@ -35,6 +40,7 @@ SCALARS: Final = {
     "max_decode_seq_len": "seq_len",
     "max_kv_seq_len": "seq_len",
 }
+# vLLM 0.13.0 to 0.33.0; seq_lens_cpu_upper_bound: not in 0.18.1, in 0.20.2.
 SERIES: Final = {
     "seq_lens": LENGTHS,
     "seq_lens_cpu": LENGTHS,
@@ -47,12 +53,16 @@ SERIES: Final = {
 COUNTS: Final = {DECODES: "num_decode_tokens"}
 """What a series has one element for, where that is not each request: vLLM flattens decodes
 with several tokens into one entry a token, or keeps one a request."""
+# vLLM 0.13.0 to 0.33.0; decode_row_lens: not in 0.31.0, in 0.32.0.
 TENSORS: Final = {
     "block_table": ("num_reqs", "max_blocks_per_req"),
     "block_table_tensor": ("num_reqs", "max_blocks_per_req"),
     "slot_mapping": ("num_padded_tokens",),
     "decode_row_lens": ("num_decode_rows",),
 }
+# vLLM 0.13.0 to 0.33.0, but unified_mla_attention (a function up to 0.18.1), _moe_forward*
+# (functions of these names not in 0.16.0, in 0.18.1) and ROCm's indexer (not in 0.13.0, in
+# 0.16.0).
 ENTRIES: Final = {
     "unified_attention": ("query",),
     "unified_attention_with_output": ("query",),
@@ -69,14 +79,19 @@ ENTRIES: Final = {
 }
 """vLLM's custom ops and attention layers, and their activations: all tokens of the step,
 padded. `key` and `value` are left out: in cross attention they are the encoder's."""
+# vLLM 0.13.0 to 0.33.0; AttentionImplBase: not in 0.13.0, in 0.16.0; SparseMLAAttentionImpl:
+# 0.16.0 to 0.24.0.
 IMPLS: Final = {
     *("AttentionImpl", "AttentionImplBase", "MLAAttentionImpl", "SparseMLAAttentionImpl"),
 }
+# vLLM 0.13.0 to 0.33.0; forward_mqa and forward_mha: not in 0.13.0, in 0.16.0.
 IMPL_ENTRIES: Final = {"forward": ("query", "q"), "forward_mqa": ("q",), "forward_mha": ("q",)}
 """Methods of vLLM's attention interface and what they name the query, whoever wrote them."""
+# vLLM 0.13.0 to 0.33.0: vllm/config names its classes so; their fields hold for the whole run.
 CONFIG_SUFFIX: Final = "Config"
 
 
+# vLLM 0.13.0 to 0.33.0: distributed/parallel_state.py.
 GROUPS: Final = {
     "get_tp_group": ("tensor_parallel_size", "_TP"),
     "get_dcp_group": ("decode_context_parallel_size", "_DCP"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from wstrace.slicer.syntax import Block, FunctionSource
 
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
+# PyTorch 2.13: methods of torch.Tensor that change a tensor's shape in place.
 _RESHAPING: Final = frozenset(("resize_", "resize_as_", "unsqueeze_", "squeeze_", "t_", "set_"))
 _READING: Final = {
     *("len", "max", "min", "sum", "tuple", "list", "sorted", "zip", "enumerate", "range"),

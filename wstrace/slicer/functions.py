@@ -285,6 +285,7 @@ def _power(value: tree.Node) -> tree.Node:
     return simplified("next_pow2", value)
 
 
+# PyTorch 2.13: functions of torch that make a tensor of the shape they are given.
 _MAKERS: Final = ("empty", "zeros", "ones", "full", "empty_like", "zeros_like", "ones_like")
 KNOWN: Final[Mapping[str, Known]] = {
     "builtins.getattr": _getattr,

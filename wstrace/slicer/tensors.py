@@ -23,6 +23,7 @@ from wstrace.slicer.values import (
     constant,
 )
 
+# PyTorch 2.13: methods of torch.Tensor whose result has the tensor's own shape.
 SAME_SHAPE: Final = {
     *("contiguous", "clone", "detach", "to", "cpu", "cuda", "float", "half", "bfloat16"),
     *("int", "long", "requires_grad_", "type", "numpy", "abs", "copy_", "fill_", "zero_"),

@@ -13,7 +13,9 @@ from typing import Any, Final, Protocol
 import torch
 from vllm.v1.worker.workspace import current_workspace_manager
 
+# TurboQuant's is 128 (0.20.2 to 0.33.0): less here, so that short chunks reach the path too.
 CONTINUATION_DECODE_THRESHOLD: Final = 32
+# vLLM 0.20.2 to 0.33.0: the default of attention_config.tq_max_kv_splits_for_cuda_graph.
 NUM_KV_SPLITS: Final = 32
 
 

@@ -17,6 +17,7 @@ from wstrace.recorder.hooks.worker import worker_makers
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
 
+# vLLM 0.13.0 to 0.33.0: the methods of a worker that make one step.
 STEP_METHODS: Final = ("execute_model", "sample_tokens")
 OTHER_BYTES: Final = 16 << 20
 

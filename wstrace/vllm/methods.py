@@ -78,6 +78,7 @@ def _phase(owner: str, name: str, phase: Phase, **more: Any) -> Known:
     return Known(owner, name, f"phase {phase}", phase=phase, **more)
 
 
+# vLLM 0.13.0 to 0.33.0, but where `since` says later: v1/worker/workspace.py.
 MANAGER: Final = (
     Known("WorkspaceManager", "__init__", "a new manager: slots, device"),
     _manager("_ensure_workspace_size", "requests, growth, escapes", "required_bytes"),
@@ -95,6 +96,7 @@ VIEWS: Final = Known(
 MODULE: Final = (
     Known("workspace", "reset_workspace_manager", "the manager is dropped", (), exact=True),
 )
+# vLLM 0.13.0 to 0.33.0: gpu_worker.Worker, and other platforms' workers, which may lack some.
 WORKER: Final = (
     _phase("Worker", "load_model", "load"),
     Known("Worker", "determine_available_memory", "KV sizing"),
@@ -115,6 +117,8 @@ WORKER: Final = (
     Known("Worker", "wake_up", "end of phase sleep"),
     _phase("Worker", "shutdown", "shutdown"),
 )
+# vLLM 0.13.0 to 0.33.0, but where `since` says later: gpu_model_runner.py (V1),
+# gpu/model_runner.py (V2).
 RUNNER: Final = (
     Known(
         "GPUModelRunner",
@@ -134,11 +138,13 @@ RUNNER: Final = (
     _phase("GPUModelRunner", "capture_model", "capture"),
     Known("GPUModelRunner", "_dummy_run", "dummy steps"),
 )
+# PyTorch 2.13: methods of torch.cuda.CUDAGraph.
 GRAPH: Final = (
     Known("CUDAGraph", "capture_begin", "requests while capturing"),
     Known("CUDAGraph", "capture_end", "generations that a graph holds"),
     Known("CUDAGraph", "reset", "a graph is released"),
 )
+# PyTorch 2.13: methods of torch.cuda.Event and Stream, and torch.cuda.synchronize.
 STREAMS: Final = (
     Known("Event", "record", "order of streams, WS304", ("self", "stream")),
     Known("Event", "wait", "order of streams, WS304", ("self", "stream")),
@@ -155,6 +161,7 @@ SCRATCH: Final = Known(
     exact=True,
     since="0.32",
 )
+# vLLM 0.13.0 to 0.33.0: every worker is made through it, on all platforms.
 DOOR: Final = Known("WorkerWrapperBase", "init_device", "the door: finds all others")
 HOOKS: Final = (DOOR, *MANAGER, VIEWS, *MODULE, *WORKER, *RUNNER, *GRAPH, SCRATCH)
 PHASES: Final[dict[str, Phase]] = {k.name: k.phase for k in HOOKS if k.phase is not None}
@@ -169,6 +176,7 @@ SHOWN_BY: Final[dict[str, Phase]] = {
 }
 """The phase that a function on a printed stack shows: those of PHASES but two whose names other
 classes have too, and what vLLM 0.11 to 0.33 calls just outside or inside of them."""
+# vLLM 0.13.0 to 0.33.0: methods of workers, runners and WorkerProc or EngineCore.
 SERVED_BY: Final = frozenset(
     ("execute_model", "sample_tokens", "run_busy_loop", "execute_dummy_batch")
 )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Getter = Callable[[str], int | None]
     Limit = int | str | bool | list[int] | None
 
+# Keys of Hugging Face configs, not of vLLM; 0.13.0 to 0.33.0 have all names but the last.
 _LANGUAGE: Final = (
     "text_config",
     "llm_config",

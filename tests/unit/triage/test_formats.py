@@ -127,11 +127,20 @@ def test_ray_worker_label_with_address() -> None:
     assert facts(read("\n".join(lines))) == {expected(FAILURE)}
 
 
-def test_ranks_of_a_ray_worker_from_its_assignment() -> None:
+@pytest.mark.parametrize(
+    ("words", "ep"),
+    [
+        ("EP rank N/A", None),
+        ("EP rank 5", 5),
+        ("ETP rank 0, EP rank 5, EPLB rank 5", 5),  # 0.30.0 on
+        ("ETP rank N/A, EP rank N/A, EPLB rank N/A", None),
+    ],
+)
+def test_ranks_of_a_ray_worker_from_its_assignment(words: str, ep: int | None) -> None:
     label = "(RayWorkerWrapper pid=12, ip=192.0.2.7)"
     assigned = (
         f"{label} INFO 05-05 14:00:00 [parallel_state.py:1700] rank 5 in world size 8 is "
-        "assigned as DP rank 0, PP rank 1, PCP rank 0, TP rank 1, EP rank N/A"
+        f"assigned as DP rank 0, PP rank 1, PCP rank 0, TP rank 1, {words}"
     )
     text = "\n".join([assigned, *(f"{label} {line}" for line in FAILURE.traceback())])
-    assert read(text).findings[0].ranks == (Ranks(dp=0, pp=1, tp=1),)
+    assert read(text).findings[0].ranks == (Ranks(dp=0, pp=1, tp=1, ep=ep),)

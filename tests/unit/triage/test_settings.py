@@ -78,6 +78,8 @@ def test_one_setting(text: str, name: str, value: object) -> None:
     "text",
     [
         "vLLM API server version 0.21.0",
+        "(APIServer pid=7) INFO 05-05 14:00:00 [api_utils.py:325] vLLM server version 0.21.0, "
+        "serving model m",
         "[utils.py:306]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.21.0",
         "vLLM Version                 : 0.21.0",
         "pip install vllm==0.21.0",

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from wstrace.slicer.live.way import Way
 
 Ensure = Callable[[Any, int], Any]
+# vLLM 0.32.0 on: get_caller_info() skips frames of this qualified name (before, by `self`), so
+# that its message names the layer and not the hook.
 CODE_NAME = "WorkspaceManager._ensure_workspace_size"
 
 

@@ -24,6 +24,7 @@ from wstrace.recorder.vllm_state.workspace import slot_at, slot_index
 from wstrace.trace.records import Slot, View
 
 Why = Literal["growth", "next request"]
+# As in hooks.requests: vLLM 0.32.0 on skips frames of this qualified name in its message.
 CODE_NAME = "WorkspaceManager.get_simultaneous"
 MAX_VIEWS = 10_000
 

@@ -18,15 +18,18 @@ from wstrace.versions import CHECKED_WITH, UNKNOWN, Release
 Window = Literal["counted", "not counted", "unknown"]
 Sizing = Literal["gpu", "cpu", "other"]
 FROM_SNAPSHOT: Final = "0.27.0"  # GPUWorker.init_device keeps init_snapshot from here on
+# vLLM 0.13.0 to 0.33.0: the modules of determine_available_memory, which sizes the KV cache.
 SIZINGS: Final[dict[str, Sizing]] = {
     "vllm.v1.worker.gpu_worker": "gpu",
     "vllm.v1.worker.cpu_worker": "cpu",
 }
+# vLLM 0.13.0 to 0.33.0: settings of cache_config that fix the KV size, whatever is measured.
 FIXED: Final = {
     "kv_cache_memory_bytes": "kv_cache_memory_bytes",
     "num_gpu_blocks_override": "num_gpu_blocks_override",
     "cpu_kvcache_space_bytes": "VLLM_CPU_KVCACHE_SPACE",  # up to 0.18 the only way on a CPU
 }
+# vLLM 0.13.0 to 0.33.0: the methods inside which KV sizing measures.
 DECIDING: Final = (".load_model", ".profile_run", ".determine_available_memory")
 
 

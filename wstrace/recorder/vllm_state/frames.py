@@ -18,6 +18,8 @@ STACK_DEPTH = 16
 LAYER_DEPTH = 12
 MAX_NAME = 300
 _OWN_FOLDER = os.path.join("wstrace", "recorder") + os.sep
+# vLLM 0.13.0 to 0.33.0: locals that hold a layer's name (attention's custom ops,
+# k_cache_prefix in indexers).
 _LAYER_LOCALS = ("layer_name", "k_cache_prefix", "prefix")
 
 

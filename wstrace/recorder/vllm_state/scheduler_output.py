@@ -14,6 +14,7 @@ from typing import Any, Final
 from wstrace.trace.records import ScheduledRequest, Step
 
 MAX_REQUESTS: Final = 64
+# vLLM 0.18.1 to 0.33.0 (_v2_mixed_warmup: not in 0.23.0, in 0.24.0): v1/worker/gpu/warmup.py.
 WARMUP_PREFIXES: Final = ("_warmup_", "_v2_mixed_warmup")
 """How the ids of V2's made-up warm-up requests begin."""
 

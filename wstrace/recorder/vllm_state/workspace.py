@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from wstrace.trace.records import Slot
 
+# vLLM 0.13.0 to 0.33.0: WorkspaceManager.__init__.
 FIELDS: Final = ("_current_workspaces", "_device", "_locked", "_num_ubatches")
 """What a manager must have for the recorder to fit it."""
 

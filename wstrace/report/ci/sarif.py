@@ -19,6 +19,7 @@ from wstrace.report.ci.gate_lines import explain, line_of, numbers, violation_li
 from wstrace.report.pages import docs_url, page_url, site_url
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+# vLLM 0.13.0 to 0.33.0: the file of WorkspaceManager, for findings that no layer's file fits.
 MANAGER: Final = "vllm/v1/worker/workspace.py"
 LEVELS: Final = {
     "error": "error",

@@ -29,6 +29,7 @@ from wstrace.slicer.values import (
 )
 
 MISSING: Final = object()
+# PyTorch 2.13: where torch.nn.Module keeps what its __getattr__ finds.
 _MODULE_DICTS: Final = ("_modules", "_parameters", "_buffers")
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from wstrace.slicer.live.objects import MISSING, stored
 
+# PyTorch 2.13 has this class and the names below as well.
 _MODULE: Final = ("torch.nn.modules.module", "Module")
 _RELAYS: Final = {
     "torch.nn.modules.module": ("Module._call_impl", "Module._wrapped_call_impl"),

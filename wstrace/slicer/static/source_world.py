@@ -37,6 +37,7 @@ from wstrace.slicer.values import (
     Value,
 )
 
+# PyTorch 2.13: bytes of an element, torch.dtype.itemsize.
 _ITEMSIZES: Final = {
     **dict.fromkeys(("uint8", "int8", "bool", "float8_e4m3fn", "float8_e4m3fnuz"), 1),
     **dict.fromkeys(("float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2"), 1),
@@ -46,8 +47,13 @@ _ITEMSIZES: Final = {
 }
 _METHODS: Final = ("get_", "is_", "has_", "fp8_", "num_compute_units")
 _REDUCING: Final = {"item", "sum", "max", "min", "to", "int", "cpu"}
+# vLLM 0.13.0 to 0.33.0; num_compute_units: not in 0.16.0, in 0.18.1. The count of one GPU's
+# processors.
 _DEVICE: Final = {"get_num_sm", "num_compute_units"}
+# vLLM 0.13.0 to 0.33.0: vllm/platforms, an object that asks the device.
 _PLATFORM: Final = "current_platform"
+# vLLM 0.13.0 to 0.33.0: utils/math_utils.py; their meaning is known, so their code is not
+# followed.
 _LIBRARY: Final = {"cdiv", "round_up", "round_down", "next_power_of_2"}
 _MODULES: Final = ("torch.nn.Module", "nn.Module", "Module")
 _TENSOR: Final = ("torch.Tensor", "torch.nn.Parameter")

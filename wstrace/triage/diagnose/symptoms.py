@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from wstrace.triage.extract.engine_settings import Settings, Value
     from wstrace.triage.extract.facts import Amount, Fault, Frame, Resize, Text
 
+# vLLM 0.30.0: capture_model of the V2 runner locks the workspace, in 0.28.0 it does not.
 V2_LOCKS_FROM: Final = "0.30.0"
+# vLLM 0.24.0: dcp_alltoall.py no longer asks the manager, in 0.23.0 it does.
 DCP_WARMED_FROM: Final = "0.24.0"
 _NO_REPLAY: Final = ("load", "profile", "graph-estimate", "kv-init", "capture")
 _MEASURED: Final = ("load", "profile", "graph-estimate")  # before KV sizing is over
 _INSIDE: Final = (reasons.OOM_INSIDE, reasons.OOM_PROFILE)
+# vLLM 0.13.0 to 0.33.0: the V2 runner's file, as its frames show it.
 _V2_RUNNER: Final = "v1/worker/gpu/model_runner.py"
 
 

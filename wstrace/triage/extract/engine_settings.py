@@ -140,6 +140,8 @@ _KEYS: Final = dict.fromkeys(key for row in rows() for key in row.keys if "." no
 _MODEL_KEY: Final = re.compile(
     rf"[\"'](?P<key>{'|'.join(_KEYS)})[\"']\s*:\s*(?P<value>\d+)(?![.\d])"
 )
+# vLLM 0.13.0 to 0.33.0: config/model.py, platforms/interface.py (0.13.0: models/config.py),
+# config/scheduler.py.
 _LOG_LINES: Final = (
     # matches: 'Usingmaxmodellen32768'
     ("max_model_len", re.compile(r"Usingmaxmodellen(\d+)"), Source.LOG),
@@ -148,11 +150,14 @@ _LOG_LINES: Final = (
     # matches: 'withmax_num_batched_tokens=8192'
     ("max_num_batched_tokens", re.compile(r"withmax_num_batched_tokens=(\d+)"), Source.LOG),
 )
+# vLLM 0.13.0 to 0.33.0 has the first; the second up to 0.24.0, the third from 0.16.0 on.
 _VERSIONS: Final = (
     # matches: 'LLMengine(v0.23.0)withconfig:'
     (Source.DUMP, re.compile(r"LLMengine\(v(?P<v>[\w.+]+)\)with")),
     # matches: 'vLLMAPIserverversion0.21.0args'
     (Source.LOG, re.compile(r"vLLMAPIserverversion(?P<v>\d[\w.+]*?)(?:args|$)")),
+    # matches: 'vLLMserverversion0.33.0,servingmodelm'
+    (Source.LOG, re.compile(r"vLLMserverversion(?P<v>\d[\w.+]*)")),
 )
 _RAW_VERSIONS: Final = (
     # matches: 'INFO 05-05 14:00:00 [api_server.py:1] version 0.21.0'
@@ -174,6 +179,7 @@ _ADVICE: Final = re.compile(
 # matches the `vllm serve` of a command line
 # matches: 'vllm serve m'
 _COMMAND: Final = re.compile(r"\bvllm serve\b|\bapi_server\b|\bdocker run\b|--model[ =]")
+# vLLM 0.13.0 to 0.33.0: the engine's config and the flags, each logged once at the start
 # matches: 'withconfig:'
 _DUMP_START: Final = re.compile(r"withconfig:|non-defaultargs:\{")
 DUMP_REACH: Final = 16000

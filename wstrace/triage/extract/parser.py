@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 STREAMS: Final = 512
 CARRY: Final = 1 << 15
 LONG_LINE: Final = 8 * CARRY
+# vLLM 0.13.0 to 0.33.0: distributed/parallel_state.py; ETP not in 0.29.0, in 0.30.0
 # matches: 'rank5inworldsize8isassignedasDPrank0,PPrank1,PCPrank0,TPrank1,EPrankN/A'
 _ASSIGNED: Final = re.compile(
     r"rank\d+inworldsize\d+isassignedasDPrank(\d+),PPrank(\d+)(?:,PCPrank\d+)?,TPrank(\d+)"
-    r"(?:,EPrank(\d+|N/A))?"
+    r"(?:,ETPrank(?:\d+|N/A))?(?:,EPrank(\d+|N/A))?"
 )
 
 

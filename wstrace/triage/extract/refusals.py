@@ -28,8 +28,10 @@ LAYER_REACH: Final = 6000
 _LAYER: Final = re.compile(
     r"torch\.ops\.vllm\.[\w.]{1,80}\([^()'\n]{0,300}'((?:[\w]+\.)*layers\.\d+(?:\.\w+)*)'"
 )
+# vLLM 0.13.0 to 0.33.0: refusals of the arena; of a persistent resource from 0.31.0 on
 # matches: 'Workspaceislockedbut'
 _START: Final = re.compile(r"[Ww]orkspaceislocked")
+# vLLM 0.13.0 to 0.33.0: the same words, as a person's lower case has them.
 _LOCKED_BUT: Final = "workspaceislockedbut"
 # matches: 'allocation...'
 _ALLOCATION: Final = re.compile(
@@ -73,6 +75,7 @@ _TAIL: Final = re.compile(
 )
 # matches: 'MB,currentsizeis2'
 _MIDDLE: Final = re.compile(rf"MB{_HAD}\d")
+# vLLM 0.31.0 on (not in 0.30.0): get_persistent_resource.
 _NOT_ALLOCATED: Final = "wasnotallocatedduring"
 # matches: "('marlin',0,7)wasnotallocatedduring"
 _KEY: Final = re.compile(r"(?P<key>.{1,500}?)wasnotallocatedduring")
@@ -80,15 +83,18 @@ _KEY: Final = re.compile(r"(?P<key>.{1,500}?)wasnotallocatedduring")
 _CLASS: Final = re.compile(r"<class '([\w.]+)'(?!>)")
 # matches: "locked but ('marlin', 0, 7) was not allocated"
 _RAW_KEY: Final = re.compile(r"locked but (?P<key>.{1,500}?) was not allocated")
+# vLLM 0.32.0 on (not in 0.31.0): MoEPermuteScratch.reserve
 # matches: 'MoEpermutescratchrequires65536rows,currentcapacityis32768rows'
 _SCRATCH: Final = re.compile(
     r"MoEpermutescratchrequires(?P<rows>\d+)rows(?:,currentcapacityis(?P<have>\d+)rows)?"
 )
+# vLLM 0.31.0 on (not in 0.30.0): get_persistent
 # matches: "Persistentworkspace'locks'hasshape=(4,),dtype=int;requestedshape=(8,),dtype=int"
 _SHAPE: Final = re.compile(
     r"Persistentworkspace(?P<key>.{1,300}?)hasshape=(?P<have>.{1,150}?),dtype=(?P<old>[\w.]+);"
     r"requestedshape=(?P<want>.{1,150}?),dtype=(?P<new>[\w.]*\w)"
 )
+# vLLM 0.28.0 on (not in 0.27.1): a lane's number against the manager's lanes
 # matches: 'Workspacelane1isnotconfigured;managerhas1lane'
 _LANE: Final = re.compile(r"Workspacelane(?P<lane>\d+)isnotconfigured;managerhas(?P<n>\d+)lane")
 

@@ -30,18 +30,22 @@ if TYPE_CHECKING:
     from wstrace.triage.extract.refusals import Found
     from wstrace.triage.ingest.squeeze import Squeezed
 
+# vLLM 0.13.0 to 0.33.0, under VLLM_DEBUG_WORKSPACE; the lane: 0.28.0 on
 # matches: "Resizedworkspacefrom'mla.py:7:forward':0.00MB->16.00MB(ubatch0,lane1)"
 _RESIZE: Final = re.compile(
     rf"Resizedworkspacefrom[/']*(?P<caller>[^']{{1,300}}?)[/']*:{SIZE.format('before')}"
     rf"(?:->?|>){SIZE.format('after')}"
     r"(?:\((?:(?P<every>\d+)ubatches|ubatch(?P<ubatch>\d+)(?:,lane(?P<lane>\d+))?))?"
 )
+# vLLM 0.13.0 to 0.33.0, under VLLM_DEBUG_WORKSPACE; unlocked: not in 0.16.0, in 0.18.1
 # matches: 'Workspacelocked.Currentsizes:[1.02,0.0]'
 _STATE: Final = re.compile(
     r"Workspace(?P<un>un)?locked\.Currentsizes:\[(?P<sizes>[\d.,eE+-]*)\]"
 )
+# vLLM 0.13.0 to 0.33.0: determine_available_memory
 # matches: 'AvailableKVcachememory:38.58GiB'
 _KV: Final = re.compile(r"AvailableKVcachememory:(?P<size>-?[\d.]+)GiB")
+# vLLM 0.13.0 to 0.33.0: the end of capture_model, before or after the lock
 # matches: 'Graphcapturingfinished'
 _CAPTURED: Final = re.compile(r"Graphcapturingfinished")
 # matches: 'illegalmemoryaccess'

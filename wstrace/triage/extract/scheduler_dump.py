@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from wstrace.triage.ingest.squeeze import Squeezed
 
 REACH: Final = 1 << 19
+# vLLM 0.13.0 to 0.33.0: v1/engine dumps the step when the engine dies (Dumping scheduler
+# output)
 # matches: 'SchedulerOutput(scheduled_new_reqs=[]'
 _START: Final = re.compile(r"SchedulerOutput\(scheduled_new_reqs=")
 # matches: 'total_num_scheduled_tokens=4816'

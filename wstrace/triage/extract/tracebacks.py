@@ -25,6 +25,7 @@ _FRAME: Final = re.compile(
 # matches: '_ensure_workspace_size'
 _FUNCTION: Final = re.compile(r"[\w.<>]+")
 _TRACEBACK: Final = "Traceback(mostrecentcalllast)"
+# vLLM 0.13.0 to 0.33.0: the file of WorkspaceManager, whose frames are not the caller's.
 _MANAGER: Final = "workspace.py"
 
 

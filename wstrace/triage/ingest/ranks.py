@@ -9,6 +9,7 @@ import msgspec
 
 from wstrace.trace.records import Ranks
 
+# vLLM 0.13.0 to 0.33.0: WorkerProc's process title (v1/executor/multiproc_executor.py)
 # matches: 'Worker_DP11_TP2_EP46'
 _RANK: Final = re.compile(r"(?:^|[_\s])(DP|PP|TP|EP|DCP)(\d+)(?=$|[_\s])")
 # matches: 'EngineCore_3'
