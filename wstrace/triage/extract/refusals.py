@@ -24,6 +24,7 @@ REACH: Final = 900
 HEADLESS_REACH: Final = 240
 TAIL_REACH: Final = 40
 LAYER_REACH: Final = 6000
+# vLLM 0.13.0 to 0.33.0: how layers call their custom ops
 # matches: "torch.ops.vllm.unified_attention(q,k,'model.layers.3.self_attn.attn'"
 _LAYER: Final = re.compile(
     r"torch\.ops\.vllm\.[\w.]{1,80}\([^()'\n]{0,300}'((?:[\w]+\.)*layers\.\d+(?:\.\w+)*)'"

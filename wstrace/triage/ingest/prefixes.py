@@ -23,11 +23,13 @@ LEADS: Final = 16
 _LEVEL: Final = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION)"
 # matches: '&quot;'
 _ENTITY: Final = re.compile(r"&(?:#\d{1,6}|#[xX][0-9a-fA-F]{1,5}|[A-Za-z]{2,8});")
+# vLLM 0.13.0 (_add_prefix) to 0.33.0 (logger.py's format): the process; Ray adds the address
 # matches: '(Worker_TP0 pid=77, ip=192.0.2.7) '
 _LABEL: Final = re.compile(
     r"\((?P<name>[A-Za-z_][\w.:\-]{0,80}(?: [A-Za-z_]\w*(?:=\w+)?){0,4} )?"
     r"pid=(?P<pid>\d+)(?:, ?ip=(?P<ip>[^)\s]{1,64}))?\) ?"
 )
+# vLLM 0.13.0 to 0.33.0: logger.py's format, level, time, file and line
 # matches: 'ERROR 05-05 14:02:37 [workspace.py:90] '
 _VLLM_HEAD: Final = re.compile(
     rf"\s*\[?{_LEVEL}\]?:?\s+"

@@ -12,6 +12,7 @@ from wstrace.trace.records import Ranks
 # vLLM 0.13.0 to 0.33.0: WorkerProc's process title (v1/executor/multiproc_executor.py)
 # matches: 'Worker_DP11_TP2_EP46'
 _RANK: Final = re.compile(r"(?:^|[_\s])(DP|PP|TP|EP|DCP)(\d+)(?=$|[_\s])")
+# in no vLLM from 0.13.0 to 0.33.0: there it is EngineCore_DP3, which _RANK reads
 # matches: 'EngineCore_3'
 _ENGINE: Final = re.compile(r"EngineCore_(\d+)$")
 NOWHERE: Final = Ranks()
