@@ -207,6 +207,30 @@ def test_half_of_the_hidden_formulas_are_fitted_and_none_too_low() -> None:
     _check(_trials(48, 20261128))
 
 
+def test_a_dimension_that_stood_still_on_one_step_of_a_length_is_no_constant() -> None:
+    """Two splits of 512 for the longest of 535 to 922 tokens are sixteen under max_model_len:
+    a trial of the long form that was fitted eight times too low."""
+    steps = [
+        [(0, 919), (0, 45), (0, 193)],
+        [(919, 1), (45, 1), (193, 1), (0, 340)],
+        [(922, 1), (48, 1), (196, 1), (342, 1), (0, 520)],
+        [(212, 1), (535, 1)],
+        [(540, 1)],
+    ]
+    asks = []
+    for index, rows in enumerate(steps):
+        step = [ScheduledRequest(computed=c, scheduled=s) for c, s in rows]
+        ask = _ask(index, step, [((len(rows), 2, 64), 4)])
+        assert ask is not None
+        asks.append(ask)
+    limits = {
+        "max_model_len": 8192, "max_num_batched_tokens": 4096, "max_num_seqs": 16,
+        "block_size": 32,
+    }  # fmt: skip
+    found = by_fit(Site("layer.py", "Layer.forward", tuple(asks), dict(limits)))
+    assert not isinstance(found, Bound) or (found.bytes or 0) >= 16 * 16 * 64 * 4
+
+
 @pytest.mark.slow
 def test_two_thousand_hidden_formulas() -> None:
     _check(_trials(2000, 1))
