@@ -6,15 +6,16 @@ Nothing here starts anything: `table_of` can be called again on an unpacked resu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from tools.gpu import deepseek_v4, prompts
-from tools.gpu.claims_crash import crash_claims, expected, shown
+from tools.gpu.claims_crash import crash_claims, expected
 from tools.gpu.claims_overhead import overhead_claims
-from tools.gpu.evidence import Evidence, MissingError
+from tools.gpu.evidence import Evidence
+from tools.gpu.outcomes import answered, answers, has, lacks, near_bound, no_growth, shown
 from tools.gpu.table import Claim, Outcome, claim, equal
 from wstrace.errors import WstraceError
 from wstrace.trace.records import Slot
@@ -49,34 +50,6 @@ def setting_of(folder: Path) -> dict[str, Any]:
             "Give the folder that unpacking SCENARIO.tar.gz makes.",
         )
     return setting
-
-
-def answers(ev: Evidence, planned: Sequence[int]) -> Outcome:
-    """Every planned prompt was sent and answered 200; not run where the time ended before."""
-    found = [f"{tokens}: {status}" for tokens, status in answered(ev, planned)]
-    return equal([f"{tokens}: 200" for tokens in planned], found)
-
-
-def answered(ev: Evidence, planned: Sequence[int]) -> list[tuple[int, int]]:
-    """The prompts, unless time ended before the last had any answer (status 0)."""
-    found = ev.prompts
-    had = [row for row in found if row[1]]
-    if len(had) < len(planned) and all(status == 200 for _, status in had):
-        said = f"{len(had)} of {len(planned)} prompts"
-        raise MissingError(f"{ev.folder.name}: time ended when {said} had been answered")
-    return found
-
-
-def has(ev: Evidence, wanted: str) -> Outcome:
-    """`wanted` is among the codes."""
-    codes = ev.codes()
-    return wanted, codes, wanted in codes
-
-
-def lacks(ev: Evidence, unwanted: str) -> Outcome:
-    """`unwanted` is not among the codes of a run with a verdict."""
-    codes = ev.judged()
-    return f"no {unwanted}", codes, unwanted not in codes
 
 
 def builder_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
@@ -120,13 +93,6 @@ def builder_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
     return [claim("b", text, check) for text, check in rows]
 
 
-def no_growth(ev: Evidence) -> Outcome:
-    """No arena was replaced after warm-up, in a run with a verdict."""
-    ev.judged()
-    late = [g.after for v in ev.workers for g in v.growths if g.phase == "serving"]
-    return equal([], late)
-
-
 def moe_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
     """c: fused MoE."""
     moe = Evidence(folder / "moe")
@@ -150,18 +116,6 @@ def moe_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         ("requests in serving, against their bounds", lambda: near_bound(moe, prompts.MOE)),
     ]
     return [claim("c", text, check) for text, check in rows]
-
-
-def near_bound(ev: Evidence, planned: Sequence[int]) -> Outcome:
-    """The sites that serving asked at, with their share of the bound: never more than all."""
-    answered(ev, planned)
-    sites = ev.gate["runs"][0]["exercised"]["by_site"]
-    rows = [r for r in sites if r["in_serving"] and r["share"] is not None]
-    told = [
-        f"{r['site']} {r['bytes']:,} of {r['bound_bytes']:,} ({r['share']:.0%})" for r in rows
-    ]
-    held = bool(rows) and all(r["share"] <= 1 for r in rows)
-    return "their share of the bound, at most 100 %", told, held
 
 
 def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools.gpu.evidence import Evidence, MissingError, continuation_bytes
+from tools.gpu.outcomes import shown
 from tools.gpu.table import Claim, Outcome, claim, equal
 
 MIB: Final = 1 << 20
@@ -78,11 +79,6 @@ def _worst(ev: Evidence) -> dict[str, Any]:
         raise MissingError(f"{ev.folder.name}: no escape among {ev.codes()}")
     worst: dict[str, Any] = max(found, key=lambda f: f["serving_bytes"])
     return worst
-
-
-def shown(ev: Evidence) -> list[str]:
-    """Each prompt with its HTTP status, in the order sent."""
-    return [f"{tokens}: {status}" for tokens, status in ev.prompts]
 
 
 def _grow(grow: Evidence, turbo: dict[str, Any]) -> list[Row]:

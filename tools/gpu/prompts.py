@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
+
+
+@dataclass(frozen=True)
+class AtOnce:
+    """Prompts of these lengths, tokens, sent at the same time."""
+
+    lengths: tuple[int, ...]
+
+
+# What a server is asked, one after the other: a length, the tokens, or several at once.
+Prompts = Sequence[int | Sequence[int] | AtOnce]
 
 PREFIXES: Final = (1000, 9000, 11000, 14000)
 BUILDER: Final = (1000, 9000, 30000)

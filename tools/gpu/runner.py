@@ -16,6 +16,7 @@ from typing import Any, Final
 from tools.gpu import models
 from tools.gpu.clock import Clock
 from tools.gpu.host import Host
+from tools.gpu.prompts import AtOnce, Prompts
 from tools.gpu.servers import GpuServer
 from wstrace.errors import WstraceError
 
@@ -185,23 +186,26 @@ class Runner:
         return done.returncode
 
 
-def until_death(server: GpuServer, sent: Sequence[int]) -> None:
+def until_death(server: GpuServer, sent: Prompts) -> None:
     """Ask, then let the engine end by itself, so that run.json gets its exit code."""
     server.ready()
-    for prompt in sent:
-        server.ask(prompt)
+    _send(server, sent)
     end = time.monotonic() + CRASH_SECONDS
     while server.exit_code is None and time.monotonic() < end:
         time.sleep(0.2)
     server.note("end", exit_code=server.exit_code)
 
 
-def asks(server: GpuServer, prompts: Sequence[int | Sequence[int]]) -> Job:
+def asks(server: GpuServer, prompts: Prompts) -> Job:
     """The job of a server that waits until it is ready and answers `prompts` in turn."""
 
     def job() -> None:
         server.ready()
-        for prompt in prompts:
-            server.ask(prompt)
+        _send(server, prompts)
 
     return server, job
+
+
+def _send(server: GpuServer, prompts: Prompts) -> None:
+    for prompt in prompts:
+        server.ask(*(prompt.lengths if isinstance(prompt, AtOnce) else (prompt,)))

@@ -16,14 +16,16 @@ import threading
 import time
 import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from tools.gpu.clock import Clock
 from tools.gpu.host import Host
 from wstrace.errors import WstraceError
-from wstrace.testbed.engine import Answer, Server, prompt_of
+from wstrace.testbed.engine import Server, prompt_of
 
 ANNOUNCED: Final = re.compile(r"Initializing a V1 LLM engine")
 SIZED: Final = re.compile(r"KV cache size: [\d,]+ tokens")
@@ -99,22 +101,27 @@ class GpuServer(Server):
             self.note("witness", error=str(error))
         (self.folder / "memory.json").write_text(json.dumps(numbers, indent=1) + "\n")
 
-    def ask(self, prompt: int | Sequence[int], seconds: float = 240.0) -> Answer:
-        """Send one prompt and write down what came back."""
+    def ask(self, *prompts: int | Sequence[int], seconds: float = 240.0) -> None:
+        """Send prompts at the same time; write down, in their order, what came back."""
         assert self.clock
         limit = self.clock.within(seconds, f"{self.name}: a prompt")
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            for row in pool.map(partial(self._sent, limit=limit), prompts):
+                self.note("prompt", **row)
+
+    def _sent(self, prompt: int | Sequence[int], limit: float) -> dict[str, Any]:
+        """A prompt's length, its answer's HTTP status, and how long it took."""
+        assert self.clock
         tokens = prompt_of(prompt) if isinstance(prompt, int) else list(prompt)
         started = time.monotonic()
         answer = self.complete(tokens, TOKENS_OUT, limit)
-        self.note(
-            "prompt",
-            tokens=len(tokens),
-            status=answer.status,
-            seconds=round(time.monotonic() - started, 2),
-            at=round(self.clock.now(), 1),
-            body=answer.body[:300] if answer.status != 200 else "",
-        )
-        return answer
+        return {
+            "tokens": len(tokens),
+            "status": answer.status,
+            "seconds": round(time.monotonic() - started, 2),
+            "at": round(self.clock.now(), 1),
+            "body": answer.body[:300] if answer.status != 200 else "",
+        }
 
     def kill(self) -> None:
         """SIGKILL to every process of the server; what it wrote stays."""

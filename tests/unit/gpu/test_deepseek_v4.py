@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tools.gpu.deepseek_v4 import LENGTH, LONG, gather_bytes
+from tools.gpu.clock import Clock
+from tools.gpu.deepseek_v4 import (
+    LENGTH,
+    LONG,
+    all_prompts,
+    arguments,
+    deadly,
+    flat,
+    gather_bytes,
+)
+from tools.gpu.runner import asks
+from tools.gpu.servers import GpuServer
 from tools.gpu.unreserved import reservation_in, without_reservation
 from wstrace.errors import WstraceError
+from wstrace.testbed.engine import Answer
 
 FILE = "vllm/attention.py"
 # The shape of vLLM's code, not its text: a warm-up branch that asks and returns.
@@ -66,3 +81,43 @@ def test_the_gather_buffer_of_the_field_run() -> None:
     4 * (65536 / 4 + 128 + 2048) * 512 * 2."""
     assert gather_bytes(LENGTH) == 25_690_112
     assert gather_bytes(LONG) == 4 * (16384 + 128 + 2048) * 512 * 2
+
+
+@pytest.mark.parametrize(
+    ("version", "crowd"), [("0.22.1", False), ("0.24.0", True), ("0.26.0", True)]
+)
+def test_one_prompt_is_enough_where_a_gather_has_a_fixed_size(
+    version: str, crowd: bool
+) -> None:
+    """Eight prompts of 12,000 tokens in steps of 256 each: 8 * (2752 + 383) rows of at most
+    4 * 6272 when each has 11,008 tokens."""
+    assert len(flat(deadly(version))) == (8 if crowd else 1)
+    assert flat(all_prompts(version))[-1] == max(flat(all_prompts(version)))
+    flags = arguments(version)
+    assert ("--long-prefill-token-threshold" in flags) is crowd
+    assert flags[flags.index("--max-num-seqs") + 1] == ("8" if crowd else "4")
+    rows = max(8 * (step * 256 // 4 + 383) for step in range(1, 44))
+    assert gather_bytes(LENGTH) * 0.99 < rows * 1024 <= gather_bytes(LENGTH)
+
+
+def test_prompts_sent_at_once_overlap_and_are_noted_in_their_order(tmp_path: Path) -> None:
+    sent: list[int] = []
+
+    class Slow(GpuServer):
+        def ready(self) -> None:
+            pass
+
+        def complete(
+            self, prompt: int | Sequence[int], max_tokens: int = 4, seconds: float = 120.0
+        ) -> Answer:
+            tokens = [prompt] if isinstance(prompt, int) else prompt
+            sent.append(len(tokens))
+            while len(sent) < 8:  # each waits for the others: one after the other never ends
+                time.sleep(0.001)
+            time.sleep((12008 - len(tokens)) * 0.002)
+            return Answer(200, "")
+
+    server = Slow(tmp_path, tmp_path / "server.log", [], clock=Clock(100.0), folder=tmp_path)
+    asks(server, deadly("0.26.0"))[1]()
+    rows = [json.loads(line) for line in (tmp_path / "prompts.jsonl").read_text().splitlines()]
+    assert [row["tokens"] for row in rows] == list(range(12000, 12008))
