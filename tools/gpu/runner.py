@@ -63,7 +63,7 @@ class Runner:
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         memory = ["--gpu-memory-utilization", str(self.share)]
-        witness = ["--worker-extension-cls", "tools.gpu.witness.MemoryWitness"]
+        witness = ["--worker-extension-cls", "tools.gpu.extension.Extension"]
         made = GpuServer(
             models.make(self.host.caches / "models", model),
             folder / "server.log",

@@ -172,10 +172,16 @@ class GpuServer(Server):
             time.sleep(0.2)
 
 
+# matches: "AssertionError", "(EngineCore pid=7) ValueError: no such backend"
+_ERROR: Final = re.compile(r"\b\w*(?:Error|Exception)\b(?:: |$)")
+# matches: "WARNING 11-28 17:29:07 [system_utils.py:299] ... errors like `OSError: [Errno 24]`"
+_NO_ERROR: Final = re.compile(r"\b(?:WARNING|INFO|DEBUG) \d\d-\d\d ")
+
+
 def last_error(log: str) -> str:
     """The last line of a log that names an error, else its last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    errors = [line for line in lines if re.search(r"\b\w*(Error|Exception)\b: ", line)]
+    errors = [line for line in lines if _ERROR.search(line) and not _NO_ERROR.search(line)]
     causes = [line for line in errors if "Engine core initialization failed" not in line]
     chosen = causes or errors or lines
     return re.sub(r"^\(.*?\)\s*", "", chosen[-1])[:400] if chosen else "an empty log"

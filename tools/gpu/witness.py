@@ -1,7 +1,7 @@
 """What KV sizing did, read in the worker by vLLM's own means, independent of wstrace.
 
-`--worker-extension-cls tools.gpu.witness.MemoryWitness` adds the method to the worker, and
-`POST /collective_rpc` (VLLM_SERVER_DEV_MODE=1) calls it.
+tools.gpu.extension adds the method to the worker, and `POST /collective_rpc`
+(VLLM_SERVER_DEV_MODE=1) calls it.
 """
 
 from __future__ import annotations

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tools import ROOT
 from tools.gpu.clock import Clock, OutOfTimeError
 from tools.gpu.models import MODELS, make
 from tools.gpu.packing import LINE, LOG_BYTES, pack, pack_caches, trim, unpack_caches
@@ -156,3 +159,36 @@ def test_a_later_wrapper_of_somebody_else_stays() -> None:
     with detached(live):  # type: ignore[arg-type]
         assert Own().step() == "other, seen, then vLLM's"
     assert Own().step() == "other, seen, then vLLM's"
+
+
+def test_a_warning_about_errors_is_not_the_last_error() -> None:
+    log = (
+        "(EngineCore pid=7) ERROR 11-28 17:30:18 [core.py:1330] AssertionError\n"
+        "WARNING 11-28 17:30:19 [utils.py:299] can cause errors like `OSError: [Errno 24]`\n"
+        "(APIServer pid=1) RuntimeError: Engine core initialization failed.\n"
+    )
+    assert last_error(log) == "ERROR 11-28 17:30:18 [core.py:1330] AssertionError"
+
+
+def test_dummy_weights_are_finished_where_the_model_has_a_last_step() -> None:
+    """In a process of its own: the import wraps vLLM's loader."""
+    program = """
+from tools.gpu.extension import DummyModelLoader, finished
+class Inner:
+    def finalize_mhc_broadcast_weights(self): print("finished")
+class Model: model = Inner()
+class Loader:
+    load_weights = finished(lambda self, model, config: print("loaded", config))
+Loader().load_weights(Model(), "config")
+Loader().load_weights(object(), 1)
+print(DummyModelLoader.load_weights.__wrapped__.__name__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split("\n")[:4] == [
+        "loaded config",
+        "finished",
+        "loaded 1",
+        "load_weights",
+    ]
