@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.by_rule import rule_bound
+from wstrace.errors import WstraceError
 from wstrace.expr.expression import parse
 from wstrace.known_sites import known
 from wstrace.triage.diagnose import sizes
@@ -56,47 +57,76 @@ def choose_site(
 def worst_case(
     site: KnownSite | None,
     numbers: Mapping[str, int],
-    factor: sizes.Product | None = None,
-    step: StepDump | None = None,
+    deduced: sizes.Deduced | None = None,
+    start_up: bool = False,
 ) -> Bound | None:
     """The bound of a site, with the numbers that the text's own sizes fix where some lack.
 
-    None: no rule is known for the site. Grade `fitted` where the text's sizes gave a number.
-
-    Where the block size is all that lacks and the text shows the start-up (`step` is given),
-    the largest need over every block size that fits the step counts.
+    None: no rule is known for the site. Grade `fitted` where the text's sizes gave a number;
+    of several ways that fit, the one with the largest need counts. A block size is taken from
+    the sizes only where the text shows the start-up (`start_up`), which would have named it.
     """
     if site is None:
         return None
     found = rule_bound(site, numbers)
-    if found.bytes is not None or factor is None:
+    if found.bytes is not None or deduced is None:
         return replace(found, why=_why(site, found.assumed))
-    filled = {**numbers, **factor.as_values()}
+    filled, block = _largest(site, numbers, deduced, start_up)
     found = rule_bound(site, filled)
-    assumed = (*found.assumed, factor.why)
-    if found.needs == ("block_size",) and step is not None:
-        filled["block_size"] = _worst_block(site, filled, step)
-        found, assumed = rule_bound(site, filled), (*assumed, _BLOCK.format(**filled))
+    assumed = (*found.assumed, *filter(None, (deduced.why, block)))
     if found.bytes is not None:
         used = parse(site.formula).names & filled.keys()
         found = replace(found, constants=found.constants | {n: filled[n] for n in sorted(used)})
     return replace(found, grade="fitted", assumed=assumed, why=_why(site, assumed))
 
 
-def _worst_block(site: KnownSite, filled: Mapping[str, int], step: StepDump) -> int:
-    """The block size with the largest need among the usual ones and those that divide a
-    length seen: hybrid models have blocks of a thousand tokens and more. The smallest of equal
-    ones."""
+def _largest(
+    site: KnownSite, numbers: Mapping[str, int], deduced: sizes.Deduced, start_up: bool
+) -> tuple[dict[str, int], str]:
+    """The numbers of the fit that needs most, of equal ones that with the smallest block; and
+    what is to be said of the block size."""
 
-    def need(size: int) -> tuple[int, int]:
-        return rule_bound(site, {**filled, "block_size": size}).bytes or 0, -size
+    def filled(fit: sizes.Fit) -> dict[str, int]:
+        return {**numbers, **fit.numbers}
 
-    return max(sizes.block_sizes(step), key=need)
+    def need(fit: sizes.Fit) -> tuple[int, int]:
+        return rule_bound(site, filled(fit)).bytes or 0, -fit.numbers.get("block_size", 0)
+
+    largest = filled(max(deduced.fits, key=need))
+    if not deduced.block_sizes:
+        return largest, ""
+    if start_up:
+        return largest, _BLOCK.format(**largest)
+    largest.pop("block_size")
+    return largest, ""
 
 
 def _why(site: KnownSite, assumed: tuple[str, ...]) -> str:
     told = f" Assumed: {'; '.join(assumed)}." if assumed else ""
     return f"known site {site.id}: {site.title}.{told}"
+
+
+def refuse_unfitting(
+    site: KnownSite,
+    numbers: Mapping[str, int],
+    given: Mapping[str, int],
+    seen: Amount,
+    steps: Sequence[StepDump],
+) -> None:
+    """WstraceError where `--set` gives what no way to make the printed size allows.
+
+    Every dump near the failure has to refuse it: with data parallelism each engine has one.
+    """
+    used = parse(site.request_formula or site.formula).names & given.keys()
+    loose = {name: value for name, value in numbers.items() if name not in used}
+    found = [sizes.deduced(site, loose, seen, step) for step in steps] if used else []
+    told = [deduced.refuses(given) for deduced in found if deduced is not None]
+    if told and all(told):
+        sets = " ".join(f"--set {name}={given[name]}" for name in sorted(used))
+        raise WstraceError(
+            f"{sets} contradicts the log: {told[0]}.",
+            "Give the failing server's own numbers, per rank, or leave them out.",
+        )
 
 
 _DRIVER: Final = "num_computed_tokens"

@@ -67,16 +67,17 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
     step = _nearest(refusal, steps)
     module = _module(refusal)
     site = bounding.choose_site(refusal, module, version, numbers, step)
-    factor = None
+    deduced = None
     if site and refusal.required and refusal.required.bytes is not None:
-        factor = sizes.product(site, numbers, refusal.required, step)
+        deduced = sizes.deduced(site, numbers, refusal.required, step)
+        bounding.refuse_unfitting(site, numbers, given.numbers, refusal.required, steps)
     phase = tracebacks.phase(refusal.frames) or ("serving" if step else None)
     verdict = classify(refusal, site, phase, text, config)
-    bound = bounding.worst_case(site, numbers, factor, step if text.kv else None)
+    bound = bounding.worst_case(site, numbers, deduced, start_up=bool(text.kv))
     bound = bounding.checked(bound, site, numbers, refusal.required, steps)
     pinned = None
     if bound is not None and not bound.contradiction:
-        pinned = _exact(refusal, site, numbers, step, factor)
+        pinned = _exact(refusal, site, numbers, step, deduced)
     log = FromLog(
         verdict.kind,
         text.path,
@@ -111,12 +112,12 @@ def _exact(
     site: KnownSite | None,
     numbers: Mapping[str, int],
     step: StepDump | None,
-    factor: sizes.Product | None,
+    deduced: sizes.Deduced | None,
 ) -> sizes.Exact | None:
     if site is None or refusal.required is None or refusal.required.bytes is None:
         return None
-    if factor is not None and factor.bytes is not None:
-        return sizes.Exact(factor.bytes, factor.why)
+    if deduced is not None and deduced.bytes is not None:
+        return sizes.Exact(deduced.bytes, deduced.why or deduced.blocks)
     return sizes.exact(site, numbers, refusal.required, step)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING, Final
 
 from wstrace.bounds.by_rule import with_defaults
@@ -11,7 +12,7 @@ from wstrace.expr import expression
 from wstrace.expr.expression import FormulaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from wstrace.expr.expression import Expression
     from wstrace.known_sites.known import KnownSite
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 MOST_TRIED: Final = 20_000
 WIDEST: Final = 1 << 26
 BLOCK_SIZES: Final = (16, 32, 64, 128, 256)
+_SHOWN: Final = 8
+_HEAD_SIZE: Final = 8
+_HEADS_BY_SIZE: Final = 32
 _FROM_STEP: Final[Mapping[str, Callable[[StepDump], tuple[int | None, ...]]]] = {
     "num_computed_tokens": lambda step: _continued(step),
     "num_scheduled_tokens": lambda step: (step.total_tokens,),
@@ -38,20 +42,80 @@ class Exact:
 
 
 @dataclass(frozen=True)
-class Product:
-    """Missing factors of a formula whose product the text itself fixes.
+class Fit:
+    """Numbers that a text leaves open and that make a printed size, and its exact bytes.
 
-    `bytes` is the exact size of the request, None where the block size leaves several.
+    A product of two names is carried by the first: the formula knows only the product.
+    """
+
+    numbers: Mapping[str, int]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Deduced:
+    """What a printed size and the scheduler dump say of the numbers that a text lacks.
+
+    `names` are the missing factors whose product is fixed, `fits` every way to make the size:
+    a length fits several block sizes, and each has a product of its own.
     """
 
     names: tuple[str, ...]
-    value: int
-    bytes: int | None
-    why: str
+    fits: tuple[Fit, ...]
+    seen: str
 
-    def as_values(self) -> dict[str, int]:
-        """The product carried by the first name; the formula knows only the product."""
-        return {name: self.value if i == 0 else 1 for i, name in enumerate(self.names)}
+    @property
+    def why(self) -> str:
+        """The product that the fits share, or the products, and what fixed them."""
+        product = " * ".join(self.names)
+        values = sorted({fit.numbers[self.names[0]] for fit in self.fits}) if self.names else []
+        if not values:
+            return ""
+        several = " or ".join(map(str, values))
+        return f"{product} = {several}: fixed by {self.seen} and the scheduler dump"
+
+    @property
+    def block_sizes(self) -> list[int]:
+        """The block sizes that fit, none where the formula has none or it is known."""
+        return sorted({f.numbers["block_size"] for f in self.fits if "block_size" in f.numbers})
+
+    @property
+    def blocks(self) -> str:
+        """The block sizes that fit, in words."""
+        return (
+            f"{self.seen} and the scheduler dump fit only block_size {_some(self.block_sizes)}"
+        )
+
+    @property
+    def bytes(self) -> int | None:
+        """The exact size of the request, None where the fits leave several."""
+        made = {fit.bytes for fit in self.fits}
+        return made.pop() if len(made) == 1 else None
+
+    def refuses(self, given: Mapping[str, int]) -> str:
+        """The given numbers that none of the fits allows, in words; "" where one does."""
+        told = [name for name in (*self.names, "block_size") if name in given]
+        if not told or any(self._allows(fit, given) for fit in self.fits):
+            return ""
+        block = self.block_sizes and "block_size" in told
+        return self.blocks if block else f"by the log, {self.why}"
+
+    def _allows(self, fit: Fit, given: Mapping[str, int]) -> bool:
+        block = given.get("block_size")
+        if "block_size" in fit.numbers and block not in (None, fit.numbers["block_size"]):
+            return False
+        known = [given[name] for name in self.names if name in given]
+        if not known:
+            return True
+        product = fit.numbers[self.names[0]]
+        whole = len(known) == len(self.names)
+        return prod(known) == product if whole else product % prod(known) == 0
+
+
+def _some(sizes: Sequence[int]) -> str:
+    shown = sizes if len(sizes) <= _SHOWN else [*sizes[: _SHOWN - 1], sizes[-1]]
+    told = ", ".join(map(str, shown[:-1])) + (", ..." if len(sizes) > _SHOWN else "")
+    return f"{told} or {shown[-1]}" if told else str(shown[-1])
 
 
 def exact(
@@ -94,13 +158,13 @@ def of_driver(
     return _evaluate(request, {**numbers, driver: count})
 
 
-def product(
+def deduced(
     site: KnownSite, values: Mapping[str, int], amount: Amount, step: StepDump | None
-) -> Product | None:
-    """Two missing factors fixed by the message and the scheduler dump together.
+) -> Deduced | None:
+    """Up to two missing factors and the block size, as far as the dump and `amount` fix them.
 
-    Head counts and sizes are not in a log, but bytes and cached tokens are. Only a product
-    that is a multiple of 32 (heads of 32 elements and more) and the only such one counts.
+    Head counts and sizes are not in a log, but bytes and cached tokens are. Only head sizes
+    that are a multiple of 8 and products that are a multiple of 32 count.
     """
     if step is None:
         return None
@@ -108,29 +172,27 @@ def product(
     numbers = with_defaults(site, values)
     missing = sorted(request.names - numbers.keys() - site.drivers.keys() - {"block_size"})
     drivers = [name for name in site.drivers if name in request.names]
-    if len(missing) not in (1, 2) or len(drivers) != 1:
+    open_block = "block_size" in request.names and "block_size" not in numbers
+    if len(missing) > 2 or len(drivers) != 1 or not (missing or open_block):
         return None
-    found: set[tuple[int, int]] = set()
+    fits: dict[tuple[tuple[str, int], ...], Fit] = {}
     for seen in _seen(drivers[0], step):
-        for block in _blocks(request, numbers):
+        for block in _blocks(step) if open_block else ({},):
             fixed = {**numbers, **block, drivers[0]: seen}
             if not _only_product(request, fixed, missing):
                 return None
-            found |= _factors(request, fixed, missing, amount)
-    if len({value for value, _ in found}) != 1:
-        return None
-    value = next(iter(found))[0]
-    totals = {size for _, size in found}
-    told = f"{' * '.join(missing)} = {value}: fixed by {amount.text} and the scheduler dump"
-    exactly = totals.pop() if len(totals) == 1 else None
-    return Product(tuple(missing), value, exactly, told)
+            for factors, size in _factors(request, fixed, missing, amount):
+                fit = Fit({**block, **factors}, size)
+                fits.setdefault(tuple(sorted(fit.numbers.items())), fit)
+    return Deduced(tuple(missing), tuple(fits.values()), amount.text) if fits else None
 
 
-def block_sizes(step: StepDump) -> list[int]:
-    """The usual block sizes, and all multiples of 16 that divide a continued length."""
+def _blocks(step: StepDump) -> Iterator[dict[str, int]]:
+    """The usual block sizes, and all multiples of 16 that divide a continued length: hybrid
+    models have blocks of a thousand tokens and more."""
     lengths = [length for length in _continued(step) if length]
     divisors = {d for length in lengths for d in range(16, length + 1, 16) if length % d == 0}
-    return sorted({*BLOCK_SIZES, *divisors})
+    yield from ({"block_size": size} for size in sorted({*BLOCK_SIZES, *divisors}))
 
 
 @cache
@@ -140,11 +202,6 @@ def _parsed(formula: str) -> Expression:
 
 def _request(site: KnownSite) -> Expression:
     return _parsed(site.request_formula or site.formula)
-
-
-def _with_defaults(site: KnownSite, values: Mapping[str, int]) -> dict[str, int]:
-    numbers = with_defaults(site, values)
-    return {name: number for name, number in numbers.items() if name not in site.drivers}
 
 
 def _evaluate(formula: Expression, numbers: Mapping[str, int]) -> int | None:
@@ -195,15 +252,9 @@ def _first_at_least(size: Callable[[int], int], low: int) -> int:
     return small
 
 
-def _blocks(request: Expression, numbers: Mapping[str, int]) -> Iterable[dict[str, int]]:
-    if "block_size" not in request.names or "block_size" in numbers:
-        return ({},)
-    return tuple({"block_size": size} for size in BLOCK_SIZES)
-
-
 def _only_product(request: Expression, numbers: Mapping[str, int], names: list[str]) -> bool:
     """True where the formula does not care which of two names carries a factor."""
-    if len(names) == 1:
+    if len(names) < 2:
         return True
     first, second = names
     splits = ((64, 6), (6, 64), (384, 1))
@@ -213,7 +264,15 @@ def _only_product(request: Expression, numbers: Mapping[str, int], names: list[s
 
 def _factors(
     request: Expression, numbers: Mapping[str, int], names: list[str], amount: Amount
-) -> set[tuple[int, int]]:
+) -> Iterator[tuple[dict[str, int], int]]:
+    """Values of the missing names that make `amount`, with the bytes."""
+    if not names:
+        size = _evaluate(request, numbers)
+        if size is not None and amount.fits(size):
+            yield {}, size
+        return
     others = dict.fromkeys(names[1:], 1)
-    found = _solutions(request, {**numbers, **others}, names[0], amount)
-    return {(value, size) for value, size in found if value % 32 == 0}
+    step = _HEADS_BY_SIZE if others else _HEAD_SIZE if "head_size" in names[0] else 1
+    for value, size in _solutions(request, {**numbers, **others}, names[0], amount):
+        if value % step == 0:
+            yield {names[0]: value, **others}, size
