@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.triage.generator import Failure, log_lines, read
+from tests.unit.triage.generator import FORMATS, Failure, log_lines, read
 from wstrace.errors import WstraceError
 from wstrace.findings.finding import Finding
 from wstrace.triage.diagnose.numbers import Given
@@ -229,6 +229,7 @@ CASES = next(ROOT.parent.glob("*/cases-2"), None)
         ("illegal-access-in-capture", []),
         ("illegal-access-in-profile", []),
         ("utf16-no-bom", ["WS101"]),
+        ("interleaved-wrapped", ["WS101"]),
     ],
 )
 def test_the_texts_themselves(name: str, codes: list[str]) -> None:
@@ -236,3 +237,40 @@ def test_the_texts_themselves(name: str, codes: list[str]) -> None:
         pytest.skip("the texts are not beside this checkout")
     found = read((CASES / f"{name}.log").read_bytes()).findings
     assert sorted({finding.code for finding in found}) == codes
+
+
+def _interleaved(sizes: list[tuple[float, float]], width: int) -> str:
+    """Messages of several ranks, each wrapped at `width`, their pieces in turns."""
+    rows = []
+    for rank, (asked, had) in enumerate(sizes):
+        text = Failure(required=asked, current=had).message
+        prefix = f"(Worker_TP{rank} pid={400 + rank}) ERROR 05-11 14:02:31 [x.py:9] "
+        pieces = [text[at : at + width] for at in range(0, len(text), width)]
+        rows.append([prefix + pieces[0], *pieces[1:]])
+    return "\n".join(piece for turn in zip(*rows, strict=True) for piece in turn)
+
+
+@pytest.mark.parametrize("form", ["plain", "compose", "cri", "kubectl", "ansi"])
+@pytest.mark.parametrize("width", [120, 75, 60, 45, 35])
+def test_ranks_that_are_mixed_inside_a_message(width: int, form: str) -> None:
+    text = _interleaved([(16.12, 0.76), (8.06, 0.76), (12.09, 0.76)], width)
+    found = read("\n".join(FORMATS[form](text.split("\n"))))
+    (finding,) = found.findings
+    assert _sizes(finding) == ("16.12 MB", "0.76 MB")
+    assert finding.site == "turboquant_attn.py:_continuation_prefill"
+    assert finding.ranks == ()
+    assert found.notes == [
+        "lines of several processes are mixed inside a message: it is given no rank"
+    ]
+
+
+def test_a_piece_goes_to_the_one_message_that_is_open() -> None:
+    cut = Failure(required=8.06, current=0.76).message
+    lines = [
+        f"(Worker_TP1 pid=402) ERROR 05-11 14:02:31 [x.py:9] {cut[:60]}",
+        "(Worker_TP0 pid=401) INFO 05-11 14:02:31 [x.py:9] Engine 000: all is well",
+        cut[60:],
+    ]
+    finding = _only("\n".join(lines))
+    assert _sizes(finding) == ("8.06 MB", "0.76 MB")
+    assert [rank.tp for rank in finding.ranks] == [1]

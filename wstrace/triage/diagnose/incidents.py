@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wstrace.trace.records import Ranks
+from wstrace.triage.ingest.interleaved import STREAM
 from wstrace.triage.ingest.ranks import named, within
 
 if TYPE_CHECKING:
@@ -26,8 +27,23 @@ def incidents(refusals: Iterable[Refusal]) -> list[Refusal]:
         places = [kept.setdefault(size, [])] if size else list(kept.values())
         if not any(_fold_in(refusal, place) for place in places):
             kept.setdefault(size, []).append(refusal)
-    found = (refusal for place in kept.values() for refusal in place)
+    found = _of_known_ranks([refusal for place in kept.values() for refusal in place])
     return sorted(found, key=lambda refusal: refusal.origin.line)
+
+
+def _of_known_ranks(found: list[Refusal]) -> list[Refusal]:
+    """Of messages whose process is unknown, one a site: the one that asked for most."""
+    largest: dict[object, Refusal] = {}
+    for refusal in found:
+        if refusal.origin.stream == STREAM:
+            site = refusal.kind, refusal.file, refusal.function
+            other = largest.setdefault(site, refusal)
+            largest[site] = max(other, refusal, key=_asked)
+    return [r for r in found if r.origin.stream != STREAM] + list(largest.values())
+
+
+def _asked(refusal: Refusal) -> int:
+    return (refusal.required.bytes if refusal.required else 0) or 0
 
 
 def _fold_in(refusal: Refusal, place: list[Refusal]) -> bool:

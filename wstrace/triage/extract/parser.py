@@ -15,7 +15,7 @@ from wstrace.triage.extract.facts import Mention
 from wstrace.triage.extract.refusals import REACH
 from wstrace.triage.extract.scan import scan
 from wstrace.triage.extract.scheduler_dump import steps_of
-from wstrace.triage.ingest import opening
+from wstrace.triage.ingest import interleaved, opening
 from wstrace.triage.ingest.prefilter import Prefilter
 from wstrace.triage.ingest.prefixes import Line, Unwrapper
 from wstrace.triage.ingest.ranks import NOWHERE, named, ranks_of
@@ -84,6 +84,7 @@ class _Parser:
         self._previous: str | None = None
         self._unwrapper = Unwrapper()
         self._undecodable = 0
+        self._cut = interleaved.CutMessages()
 
     def feed(self, block: opening.Block) -> None:
         """Take in one block of the input."""
@@ -97,6 +98,9 @@ class _Parser:
 
     def flush(self) -> None:
         """Nothing follows directly: scan what waits, and let the next line continue nothing."""
+        rest = self._cut.rest()
+        if rest:
+            self._stream(interleaved.STREAM).fresh += rest
         for key, stream in self._streams.items():
             self._scan(key, stream, last=True)
         self._last.clear()
@@ -106,6 +110,10 @@ class _Parser:
         """The facts, with notes on what was odd about the input."""
         self.flush()
         text = self._facts.text()
+        if self._cut.mixed:
+            text.notes.append(
+                "lines of several processes are mixed inside a message: it is given no rank"
+            )
         if self._undecodable:
             text.notes.append(
                 f"{self._undecodable} characters are not UTF-8 and were read as unknown ones"
@@ -117,12 +125,26 @@ class _Parser:
             self._last.pop(line.outer, None)
             self._previous = None
             return
+        if not line.label and self._cut.several(line):
+            self._take_piece(line)
+            return
         key = self._previous = self._stream_of(line)
+        self._stream(key).fresh.append(line)
+
+    def _stream(self, key: str) -> _Stream:
         stream = self._streams.get(key)
         if stream is None:
             self._make_room()
-            stream = self._streams[key] = _Stream(key.partition("\0")[2])
-        stream.fresh.append(line)
+            label = "" if key == interleaved.STREAM else key.partition("\0")[2]
+            stream = self._streams[key] = _Stream(label)
+        return stream
+
+    def _take_piece(self, line: Line) -> None:
+        """A piece of one of several cut messages: whole, it is a message of no known process."""
+        key, begins, whole = self._cut.take(line)
+        owner = self._stream(key)
+        owner.fresh = [other for other in owner.fresh if other is not begins]
+        self._stream(interleaved.STREAM).fresh += whole
 
     def _stream_of(self, line: Line) -> str:
         """The key of the process that wrote the line.
@@ -133,7 +155,11 @@ class _Parser:
         if line.label:
             key = f"{line.outer}\0{line.label}"
             self._last[line.outer] = key
+            self._cut.labelled(key, line)
             return key
+        owner = self._cut.owner(line)
+        if owner is not None:
+            return owner
         if not line.outer and self._previous is not None:
             return self._previous
         return self._last.get(line.outer, line.outer)
