@@ -190,11 +190,40 @@ def test_a_hybrid_model_of_unknown_block_size_counts_its_largest() -> None:
         "I tried --max-num-seqs 8 and it helped",
         "Workaround: max_num_batched_tokens=2048",
         "with --max-model-len 4096 the crash disappears",
+        "Setting `--enforce-eager` makes the error go away",
+        "no crash with --max-num-seqs 8",
+        "--max-model-len 4096 is stable here",
+        "With --max-num-batched-tokens 2048 it does not happen",
+        "I suspect --max-num-seqs 8 matters.",
+        "Would --max-num-batched-tokens 4096 be enough?",
+        "Using `--enforce-eager` as a temporary measure.",
+        "You could lower `--max-num-seqs 8`, or set max_num_batched_tokens=2048",
+        "I tried the following\n--max-num-seqs 8 here\nand it helped",
+        "This works:\n```\nvllm serve m --max-num-seqs 8 --enforce-eager\n```",
+        "加上 --enforce-eager 就好了",
+        "One could reduce memory with\n--max-num-seqs 8 perhaps",
     ],
 )
 def test_what_works_is_no_setting_of_what_failed(said: str) -> None:
     text = f"{said}\n\nvllm serve m --max-model-len 32768\n\n{Failure().message}"
     assert read(text).config == {"max_model_len": 32768}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I start the server with --max-num-seqs 8.",
+        "Flags: --max-num-seqs 8",
+        "- --max-num-seqs 8",
+        "args: [--max-num-seqs, '8']",
+        "TP 2, --max-num-seqs 8",
+        "This works on 0.20 but crashes on 0.21:\nvllm serve m --max-num-seqs 8",
+        "参数：--max-num-seqs 8",
+        "The server crashes when started with --max-num-seqs 8",
+    ],
+)
+def test_a_stated_setting_of_the_failing_run(said: str) -> None:
+    assert read(f"{said}\n\n{Failure().message}").config == {"max_num_seqs": 8}
 
 
 def test_a_command_line_after_a_word_of_trying_counts() -> None:
@@ -274,3 +303,52 @@ def test_a_piece_goes_to_the_one_message_that_is_open() -> None:
     finding = _only("\n".join(lines))
     assert _sizes(finding) == ("8.06 MB", "0.76 MB")
     assert [rank.tp for rank in finding.ranks] == [1]
+
+
+DOCSTRING = '''def retry(call):
+    """Try once more.
+
+    vLLM says "{message}"
+    when a layer asks late.
+    """
+    return call()
+'''
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DOCSTRING,
+        'class Retry:\n    r"""Raised as {message}"""\n',
+        '"""A module on {message}"""\nimport os\n',
+        "    '''\n    {message}\n    '''\n",
+    ],
+)
+def test_a_docstring_quotes_and_says_so(text: str) -> None:
+    finding = _only(text.format(message=Failure().message))
+    assert finding.severity == "note"
+    assert finding.log is not None
+    assert finding.log.confidence == "possible"
+    assert "quoted in a docstring" in finding.log.why
+
+
+@pytest.mark.parametrize("fence", ['"""', "'''"])
+def test_a_fence_of_quotes_is_no_docstring(fence: str) -> None:
+    finding = _only(f"The log:\n{fence}\nERROR: {Failure().message}\n{fence}\n")
+    assert finding.severity == "error"
+
+
+def test_a_closed_docstring_quotes_nothing_below_it() -> None:
+    lines = log_lines(Failure().traceback(), "EngineCore pid=1")
+    finding = _only("\n".join(['    """Our own worker."""', "", *lines]))
+    assert finding.severity == "error"
+
+
+def test_a_caller_without_its_line_is_not_as_vllm_prints_it() -> None:
+    finding = _only(
+        "AssertionError: Workspace is locked but allocation from "
+        "'turboquant_attn.py:_continuation_prefill' requires 17.21 MB, current size is "
+        f"2.06 MB. {NO_GROWTH}"
+    )
+    assert finding.log is not None
+    assert finding.log.confidence == "likely"

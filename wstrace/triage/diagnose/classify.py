@@ -11,6 +11,7 @@ from wstrace.triage.diagnose import reasons
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wstrace.findings.codes import Severity
     from wstrace.findings.finding import Confidence, LogClass
     from wstrace.known_sites.known import KnownSite
     from wstrace.triage.extract.engine_settings import Value
@@ -29,12 +30,16 @@ _BY_REFUSAL: Final = ("never_profiled", "undersized_in_profile", "wrong_slot")
 
 @dataclass(frozen=True)
 class Verdict:
-    """The class, its finding code, how sure that is, and why in one or two sentences."""
+    """The class, its finding code, how sure that is, and why in one or two sentences.
+
+    `severity` is less than an error only where the text does not say that it happened.
+    """
 
     kind: LogClass
     code: str
     why: str
     confidence: Confidence = "certain"
+    severity: Severity = "error"
 
 
 def classify(
@@ -46,11 +51,18 @@ def classify(
 ) -> Verdict:
     """The verdict on one refusal, strongest evidence first; never certain of a retelling."""
     verdict = _classified(refusal, site, phase, text, config)
+    if refusal.quoted:
+        return _doubted(verdict, reasons.QUOTED)
+    if _is_example(refusal):
+        return _doubted(verdict, reasons.EXAMPLE)
     if refusal.retold and verdict.confidence == "certain":
         return replace(verdict, confidence="likely", why=f"{verdict.why} {reasons.RETOLD}")
-    if _is_example(refusal):
-        return replace(verdict, confidence="possible", why=f"{verdict.why} {reasons.EXAMPLE}")
     return verdict
+
+
+def _doubted(verdict: Verdict, why: str) -> Verdict:
+    """The verdict on what may never have happened."""
+    return replace(verdict, confidence="possible", why=f"{verdict.why} {why}", severity="note")
 
 
 def _is_example(refusal: Refusal) -> bool:

@@ -94,7 +94,7 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
     )
     finding = Finding(
         verdict.code,
-        "error",
+        verdict.severity,
         "",
         file=refusal.file or "",
         function=refusal.function or "",

@@ -45,7 +45,8 @@ NOTHING_ASKED: Final = (
     "An arena of 0.00 MB says that nothing of 5 KiB or more was asked in that slot before the "
     "lock: warm-up did not run this site there."
 )
-RETOLD: Final = "The sizes stand in a person's words, not in vLLM's message."
+RETOLD: Final = "The message stands in a person's words, not as vLLM prints it."
+QUOTED: Final = "The message is quoted in a docstring: nothing says that it happened here."
 EXAMPLE: Final = (
     "A caller without its line and round sizes look like an example, not like a message."
 )

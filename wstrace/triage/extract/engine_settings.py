@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from wstrace.triage.extract.stated import of_the_run
 from wstrace.units import whole_number
 from wstrace.vllm.limits import rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from wstrace.triage.ingest.prefixes import Line
     from wstrace.triage.ingest.squeeze import Squeezed
 
 Value = int | str | bool | list[int]
@@ -171,14 +171,6 @@ _RAW_VERSIONS: Final = (
     # matches: 'on vLLM 0.21.0 the server dies'
     (Source.PROSE, re.compile(r"\bv?LLM[ -]v?(?P<v>0\.\d+\.\d+[\w.+]*)", re.IGNORECASE)),
 )
-# matches: 'works fine with --enforce-eager'
-_ADVICE: Final = re.compile(
-    r"(?i)\b(?:works?|worked|working|fine|helps?|helped|tried|try|trying|workarounds?|fix(?:es|ed)?"
-    r"|avoids?|avoided|instead|disappears?|goes away|gone|no longer|does not crash|survives?)\b"
-)
-# matches the `vllm serve` of a command line
-# matches: 'vllm serve m'
-_COMMAND: Final = re.compile(r"\bvllm serve\b|\bapi_server\b|\bdocker run\b|--model[ =]")
 # vLLM 0.13.0 to 0.33.0: the engine's config and the flags, each logged once at the start
 # matches: 'withconfig:'
 _DUMP_START: Final = re.compile(r"withconfig:|non-defaultargs:\{")
@@ -246,7 +238,7 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
 
     What a sentence says of another run (`works fine with ...`) is no setting of this one.
     """
-    lines = [line for line in squeezed.lines if not _is_advice(line)]
+    lines = of_the_run(squeezed.lines)
     for line in lines:
         text = line.text
         if "ersion" in text or "vllm" in text or "LLM" in text:
@@ -269,13 +261,6 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
         yield from _flags(text, lines[first].number)
 
 
-def _is_advice(line: Line) -> bool:
-    """True for a person's sentence about what works, with a setting in it."""
-    if line.label or not ("--" in line.text or "max" in line.text):
-        return False
-    return bool(_ADVICE.search(line.text)) and not _COMMAND.search(line.text)
-
-
 def _runs(marked: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Stretches of neighbouring marked lines, a line between two of them allowed."""
     start = last = None
@@ -292,7 +277,7 @@ def _runs(marked: Iterable[int]) -> Iterator[tuple[int, int]]:
 def _flags(text: str, line: int) -> Iterator[Setting]:
     for match in _FLAG.finditer(text):
         name = match["flag"].replace("-", "_")
-        given = match["value"] or ""
+        given = (match["value"] or "").rstrip(".;:")
         value = not match["no"] if name in _BOOLEANS else _value(name, given)
         if value is not None and value != "":
             yield Setting(_NAMES.get(name, name), value, Source.COMMAND, line)

@@ -72,7 +72,8 @@ class Refusal:
 
     `caller` is the site as printed; file, line and function are its parts, completed from
     the traceback. `name` is the key of a persistent resource or the name an old version
-    printed. `retold`: the sizes stand in a person's words.
+    printed. `retold`: the sizes stand in a person's words, `quoted`: all of it stands in a
+    docstring.
     """
 
     kind: RefusalKind
@@ -89,6 +90,7 @@ class Refusal:
     frames: tuple[Frame, ...] = ()
     times: int = 1
     retold: bool = False
+    quoted: bool = False
 
     @property
     def identity(self) -> tuple[object, ...]:

@@ -140,7 +140,7 @@ class _Parser:
         return stream
 
     def _take_piece(self, line: Line) -> None:
-        """A piece of one of several cut messages: whole, it is a message of no known process."""
+        """A piece of one of several cut messages; a whole one is of no known process."""
         key, begins, whole = self._cut.take(line)
         owner = self._stream(key)
         owner.fresh = [other for other in owner.fresh if other is not begins]

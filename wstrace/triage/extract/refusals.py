@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wstrace.known_sites import known
 from wstrace.triage.extract import tracebacks
 from wstrace.triage.extract.facts import SITE, SIZE, Amount, Mention, Refusal, amount, origin_at
-from wstrace.triage.ingest.quoted import is_talk
+from wstrace.triage.ingest.quoted import in_docstring, is_talk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,6 +151,7 @@ def _refusal(
     if refusal is None or is_talk(squeezed, start):
         return None
     frames = tracebacks.before(start, stack, squeezed)
+    refusal = replace(refusal, quoted=in_docstring(squeezed, start))
     if refusal.kind == "scratch":
         return replace(refusal, frames=frames)
     layer = _layer_before(squeezed.text, start)
@@ -201,7 +202,7 @@ def _arena(squeezed: Squeezed, start: int, body: str, origin: Origin) -> Refusal
         required=amount(requires["size"]) if requires else None,
         current=amount(current["size"]) if current else None,
         name=None if name == "unknown" else name,
-        retold=_is_retold(body, requires, current),
+        retold=_is_retold(body, requires, current) or bool(site and not site["line"]),
         **parts,
     )
 

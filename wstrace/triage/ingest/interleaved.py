@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 STREAM: Final = "\0interleaved"
 """The key of the stream that holds messages of no known process."""
 REACH: Final = 40  # lines: a piece further away belongs to something else
+MOST: Final = 256  # processes
 _LEAST: Final = len("Workspace is")
 _MESSAGE: Final = "Workspace is locked but allocation"
 # matches: "Workspace is locked but allocation from 'mla.py:7:"
@@ -42,6 +43,8 @@ class CutMessages:
             self._unsure.discard(key)
         if "orkspace" in line.text and _is_cut(line.text):
             self._open[key] = [line]
+            if len(self._open) > MOST:
+                del self._open[next(iter(self._open))]
 
     def owner(self, line: Line) -> str | None:
         """The one process whose message `line` goes on with; None where that is unknown."""

@@ -35,6 +35,13 @@ _HUNK: Final = re.compile(r"@@ -\d+(?:,\d+)? \+\d+")
 _IN_DIFF: Final = re.compile(r"[+\- ]|$|\\ No newline")
 # matches: 'Workspace is locked'
 _WORKSPACE: Final = re.compile(r"[Ww]\s*orkspace is locked|[Ww]orkspace\s")
+# matches: '"""'
+_TRIPLE: Final = re.compile(r"\"{3}|'{3}")
+# matches: '    """Retry once.'
+_DOCSTRING: Final = re.compile(
+    r"\s+[rfbuRFBU]{0,2}(?:\"{3}|'{3})|[rfbuRFBU]{0,2}(?:\"{3}|'{3})\s*\S"
+)
+DOCSTRING_REACH: Final = 80
 HUNK_REACH: Final = 400
 SOURCE_REACH: Final = 5
 
@@ -50,6 +57,24 @@ def is_talk(squeezed: Squeezed, position: int) -> bool:
     if _CODE.search(lead) or _LITERAL.search(lead) or _COMMENT.match(lead):
         return True
     return _in_diff(squeezed, index) or _is_comment(squeezed, index)
+
+
+def in_docstring(squeezed: Squeezed, position: int) -> bool:
+    """True where the message at `position` stands in a Python docstring: it is quoted there.
+
+    A line of nothing but quotes at the margin is how some people fence a log.
+    """
+    index = squeezed.index(position)
+    opening: str | None = None
+    for line in squeezed.lines[max(0, index - DOCSTRING_REACH) : index + 1]:
+        if line.label or line.error:
+            opening = None
+            continue
+        found = _WORKSPACE.search(line.text)
+        last = line is squeezed.lines[index] and found is not None
+        for _ in _TRIPLE.finditer(line.text[: found.start()] if last and found else line.text):
+            opening = line.text if opening is None else None
+    return opening is not None and bool(_DOCSTRING.match(opening))
 
 
 def _is_comment(squeezed: Squeezed, index: int) -> bool:
