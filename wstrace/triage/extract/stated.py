@@ -40,7 +40,8 @@ _DOUBT: Final = re.compile(
     r"(?i)\b(?:tried|try|tries|trying|tested with|suspect|maybe|perhaps|would|could|should"
     r"|might|may|if you|temporar\w+|for now|until then|suggest\w*|recommend\w*|advis\w+"
     r"|consider|lower(?:ing)?|reduc\w+|increas\w+|rais(?:e|ing)|chang(?:e|ing)"
-    r"|switch(?:ed|ing)? to|bump\w*|drop(?:ped|ping)?|disabl\w+|unless|other than|e\.g|for example)\b|\?"
+    r"|switch(?:ed|ing)? to|bump\w*|drop(?:ped|ping)?|disabl\w+|unless|other than|e\.g"
+    r"|for example)\b|\?"
 )
 # matches: 'it crashes'
 _FAILS: Final = re.compile(
