@@ -12,9 +12,9 @@ import pytest
 
 from wstrace.recorder.hooks import streams
 from wstrace.recorder.hooks.requests import wrap_ensure
-from wstrace.recorder.hooks.streams import MOST_WATCHES, WATCHED_STEPS
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
+from wstrace.recorder.state.stream_order import MOST_WATCHES, WATCHED_STEPS
 from wstrace.trace.records import Counts, Ordering, Request
 
 torch = pytest.importorskip("torch")

@@ -4,13 +4,14 @@ Following events costs a wrapper around each, so nothing is wrapped while one st
 each slot. The first request from a second one starts a watch: `torch.cuda.Event`'s and
 `Stream`'s methods are wrapped, every request takes the novel path, and each pair of requests
 from two streams is judged by `wstrace.recorder.state.stream_order`. After some real steps the
-wrappers come off again.
+wrappers come off again. Which streams asked, and when a watch ends, is `StreamWatch`'s.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -22,9 +23,8 @@ from wstrace.trace.records import Ordering, Slot
 from wstrace.vllm import methods
 
 Method = Callable[..., Any]
+Note = Callable[..., None]
 
-WATCHED_STEPS: Final = 3  # real steps; warm-up and capture before them are watched as well
-MOST_WATCHES: Final = 16
 STACK: Final = 8
 
 
@@ -33,12 +33,9 @@ def asked(live: Live, slot: Slot, site: int, caller: FrameType) -> None:
     watch, stream = live.streams, current_stream()
     if watch.on:
         _judge(live, slot, stream, site, caller)
-        return
-    before = watch.last.setdefault(slot, stream)
-    watch.last[slot] = stream
-    new = before != stream and (slot, site, stream) not in watch.judged
-    if new and watch.watches < MOST_WATCHES:
-        _begin(live)
+    elif watch.begins(slot, stream, site):
+        _hook(live)
+        live.forget_hot()  # every request is novel again, and stays so while watching
 
 
 def current_stream() -> int:
@@ -49,33 +46,17 @@ def current_stream() -> int:
     return int(torch.cuda.current_stream().cuda_stream)
 
 
-def _begin(live: Live) -> None:
-    watch = live.streams
-    watch.on, watch.watches = True, watch.watches + 1
-    watch.steps.clear()
-    watch.order = StreamOrder()
-    _hook(live)
-    live.forget_hot()  # every request is novel again, and stays so while watching
-
-
 def _judge(live: Live, slot: Slot, stream: int, site: int, caller: FrameType) -> None:
-    watch = live.streams
     stack = tuple(frames.stack_of(caller)[:STACK])
     graph = live.capture.graph if live.capture.active else 0
-    for pair in watch.order.asked(slot, stream, site, stack, graph):
+    for pair in live.streams.judged_now(slot, stream, site, stack, graph):
         _write(live, pair)
-        watch.judged |= {(slot, one.site, one.stream) for one in (pair.first, pair.second)}
-    if live.phases.current == "serving":
-        watch.steps.add(live.steps.real)
-        if len(watch.steps) > WATCHED_STEPS:
-            _end(live)
+    if live.phases.current == "serving" and live.streams.ends(live.steps.real):
+        for known, owner in _owners():
+            live.hooks.unwrap(owner, known)
 
 
 def _write(live: Live, pair: Pair) -> None:
-    key = (pair.slot, pair.first.site, pair.second.site, pair.ordered)
-    if key in live.streams.written:
-        return
-    live.streams.written.add(key)
     live.output.write(
         Ordering(
             slot=pair.slot,
@@ -92,24 +73,10 @@ def _write(live: Live, pair: Pair) -> None:
     )
 
 
-def _end(live: Live) -> None:
-    live.streams.on = False
-    live.streams.last.clear()
-    for known, owner in _owners():
-        live.hooks.unwrap(owner, known)
-
-
 def _hook(live: Live) -> None:
     """Wrap what orders streams; PyTorch's generic `torch.Event` cannot be wrapped."""
-    makers: dict[str, Callable[[Method], Method]] = {
-        "Event.record": _on_stream(live, StreamOrder.recorded),
-        "Event.wait": _on_stream(live, StreamOrder.waited),
-        "Event.synchronize": _after(live, StreamOrder.host_waited),
-        "Stream.synchronize": _after(live, _stream_joined),
-        "cuda.synchronize": _after_all(live),
-    }
     for known, owner in _owners():
-        live.hooks.wrap(owner, known, makers[known.label])
+        live.hooks.wrap(owner, known, partial(_after, live, NOTES[known.label]))
 
 
 def _owners() -> list[tuple[methods.Known, Any]]:
@@ -119,48 +86,42 @@ def _owners() -> list[tuple[methods.Known, Any]]:
     return [(known, owners[known.owner]) for known in methods.STREAMS]
 
 
-def _on_stream(live: Live, note: Callable[[StreamOrder, Any, int], None]) -> Any:
-    """Around `event.METHOD(stream=None)`; the event is noted before what it orders."""
+def _after(live: Live, note: Note, original: Method) -> Method:
+    """`original`, and once it returned `note(order, ...)` with the same arguments."""
 
-    def make(original: Method) -> Method:
-        def method(self: Any, stream: Any = None, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, stream, *args, **kwargs)
-            guarded(live, "streams", _note, live, note, self, stream)
-            return result
+    def method(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        guarded(live, "streams", partial(note, live.streams.order, *args, **kwargs))
+        return result
 
-        return method
-
-    return make
+    return method
 
 
-def _note(live: Live, note: Any, event: Any, stream: Any) -> None:
-    number = current_stream() if stream is None else int(stream.cuda_stream)
-    note(live.streams.order, event, number)
+def _recorded(order: StreamOrder, event: Any, stream: Any = None) -> None:
+    order.recorded(event, _number(stream))
 
 
-def _after(live: Live, note: Callable[[StreamOrder, Any], None]) -> Any:
-    def make(original: Method) -> Method:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            guarded(live, "streams", note, live.streams.order, self)
-            return result
+def _waited(order: StreamOrder, event: Any, stream: Any = None) -> None:
+    order.waited(event, _number(stream))
 
-        return method
 
-    return make
+def _number(stream: Any) -> int:
+    """The stream that an event's method means: the current one where none is given."""
+    return current_stream() if stream is None else int(stream.cuda_stream)
 
 
 def _stream_joined(order: StreamOrder, stream: Any) -> None:
     order.host_joined(int(stream.cuda_stream))
 
 
-def _after_all(live: Live) -> Any:
-    def make(original: Method) -> Method:
-        def synchronize(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            guarded(live, "streams", live.streams.order.host_joined)
-            return result
+def _device_joined(order: StreamOrder, device: Any = None) -> None:
+    order.host_joined()
 
-        return synchronize
 
-    return make
+NOTES: Final[dict[str, Note]] = {
+    "Event.record": _recorded,
+    "Event.wait": _waited,
+    "Event.synchronize": StreamOrder.host_waited,
+    "Stream.synchronize": _stream_joined,
+    "cuda.synchronize": _device_joined,
+}

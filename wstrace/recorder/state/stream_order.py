@@ -25,6 +25,8 @@ Clock = dict[int, int]
 # Kept on the event: a table of weak references to CUDA events crashed the collector of
 # Python 3.12.3 with torch 2.11 on an H200.
 KNOWN: Final = "_wstrace_known"
+WATCHED_STEPS: Final = 3  # real steps; warm-up and capture before them are watched as well
+MOST_WATCHES: Final = 16
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,40 @@ class StreamWatch:
     last: dict[Slot, int] = field(default_factory=dict)
     judged: set[tuple[Slot, int, int]] = field(default_factory=set)
     written: set[tuple[Slot, int, int, bool]] = field(default_factory=set)
+
+    def begins(self, slot: Slot, stream: int, site: int) -> bool:
+        """A request while no watch is on: whether it starts one, being a second stream's."""
+        before = self.last.setdefault(slot, stream)
+        self.last[slot] = stream
+        new = before != stream and (slot, site, stream) not in self.judged
+        if not new or self.watches >= MOST_WATCHES:
+            return False
+        self.on, self.watches = True, self.watches + 1
+        self.steps.clear()
+        self.order = StreamOrder()
+        return True
+
+    def judged_now(
+        self, slot: Slot, stream: int, site: int, stack: tuple[str, ...], graph: int
+    ) -> list[Pair]:
+        """A request while a watch is on: the pairs that it makes and that are not known yet."""
+        fresh = []
+        for pair in self.order.asked(slot, stream, site, stack, graph):
+            self.judged |= {(slot, one.site, one.stream) for one in (pair.first, pair.second)}
+            key = (pair.slot, pair.first.site, pair.second.site, pair.ordered)
+            if key not in self.written:
+                self.written.add(key)
+                fresh.append(pair)
+        return fresh
+
+    def ends(self, step: int) -> bool:
+        """A request in serving, in real step `step`: whether the watch ends with it."""
+        self.steps.add(step)
+        if len(self.steps) <= WATCHED_STEPS:
+            return False
+        self.on = False
+        self.last.clear()
+        return True
 
 
 def _learn(clock: Clock, news: Mapping[int, int]) -> None:
