@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def one_line(text: str) -> str:
     """`text` as one line: a line break or a control character (in a file name) is spelt."""
@@ -11,6 +13,17 @@ def one_line(text: str) -> str:
 def ended(text: str) -> str:
     """`text` as a sentence: with a full stop, unless it ends like one already."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def did_you_mean(name: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
+    """ "Did you mean NAMES?" with at most `most` of `known` that are like `name`; "" for none.
+
+    `cutoff`: how like, 0 to 1 (difflib's ratio).
+    """
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, sorted(known), n=most, cutoff=cutoff)
+    return f"Did you mean {', '.join(near)}?" if near else ""
 
 
 class WstraceError(Exception):

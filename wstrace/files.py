@@ -32,7 +32,7 @@ def write_output(text: str | bytes, target: Path | None, *, force: bool = True) 
             return
         if (target.exists() or target.is_symlink()) and not force:
             raise WstraceError(f"{target} exists.", "Choose another -o, or add --force.")
-        _write_whole(data, target)
+        write_whole(data, target)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -60,12 +60,16 @@ def _to_stdout(text: str | bytes) -> None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
-def _write_whole(data: bytes, target: Path) -> None:
+def write_whole(data: bytes, target: Path, mode: int = 0o644) -> None:
+    """Write by rename, with these permissions: the file appears whole or not at all.
+
+    Raises OSError; then nothing is left behind, and what stood there stays.
+    """
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.chmod(name, 0o644)
+        os.chmod(name, mode)
         os.replace(name, target)
     except BaseException:
         os.unlink(name)

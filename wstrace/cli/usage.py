@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Final
 
 import typer
 
-from wstrace.errors import WstraceError, ended
+from wstrace.errors import WstraceError, did_you_mean, ended
 
 # typer exports BadParameter but, since it carries its own click, not the bases: usage errors.
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
@@ -58,9 +57,9 @@ def refuse_unknown_option(cmd: Sequence[str], known: Sequence[str]) -> None:
     if not cmd or not cmd[0].startswith("-"):
         return
     name = cmd[0].partition("=")[0]
-    near = get_close_matches(name, known, n=1)
+    guess = did_you_mean(name, known)
     raise WstraceError(
         f"No such option: {name}.",
-        (f"Did you mean {near[0]}? " if near else "")
+        (f"{guess} " if guess else "")
         + "`wstrace run --help` lists the options; the command to run goes after `--`.",
     )

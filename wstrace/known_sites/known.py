@@ -9,14 +9,13 @@ nearest one.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, did_you_mean
 from wstrace.known_sites.known_site import (
     Cover,
     Family,
@@ -74,8 +73,8 @@ def require(site_id: str) -> KnownSite:
     """The site with this id; raises `WstraceError` with the nearest ids otherwise."""
     site = find(site_id)
     if site is None:
-        near = get_close_matches(site_id, [s.id for s in known_sites()], n=3, cutoff=0.3)
-        hint = f"Did you mean {', '.join(near)}?" if near else "`wstrace sites` lists them."
+        ids = {each.id for each in known_sites()}
+        hint = did_you_mean(site_id, ids, most=3, cutoff=0.3) or "`wstrace sites` lists them."
         raise WstraceError(f"No known site is called '{site_id}'.", hint)
     return site
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wstrace.bounds.bound import Bound
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, did_you_mean
 from wstrace.runs.worker import SiteKey
 from wstrace.trace.records import Limit, Memory, Slot
 from wstrace.vllm.limits import LAYOUT_NAMES, LIMIT_NAMES
@@ -76,7 +76,11 @@ def what_ifs(wanted: Mapping[str, int], engine: Engine) -> Mapping[str, int]:
     limits = engine.limits
     for name, value in wanted.items():
         if name not in LIMIT_NAMES and name not in limits.keys() | engine.given.keys():
-            raise WstraceError(f"Unknown limit: {name!r}.", _near(name, LIMIT_NAMES))
+            raise WstraceError(
+                f"Unknown limit: {name!r}.",
+                did_you_mean(name, LIMIT_NAMES, most=3, cutoff=0.5)
+                or "docs/bounds.md lists the limits.",
+            )
         if isinstance(limits.get(name), str | list):
             raise WstraceError(f"{name} is no number.", "Only numbers can be tried with --set.")
         if not 0 <= value <= _MOST:
@@ -88,13 +92,6 @@ def what_ifs(wanted: Mapping[str, int], engine: Engine) -> Mapping[str, int]:
                 "Record a trace of that engine, or ask `wstrace bound` about a known site.",
             )
     return {name: value for name, value in wanted.items() if name not in engine.given}
-
-
-def _near(name: str, known: frozenset[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, sorted(known), n=3, cutoff=0.5)
-    return f"Did you mean {', '.join(near)}?" if near else "docs/bounds.md lists the limits."
 
 
 def covers(wanted: Mapping[str, str], sites: Sequence[SiteBound]) -> dict[str, str]:

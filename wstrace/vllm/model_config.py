@@ -57,11 +57,7 @@ def names_of(config: Mapping[str, Any], values: Mapping[str, int]) -> dict[str, 
     found |= {
         "num_kv_heads": _kv_heads(get, tp_of(values), values),
         "head_size": _head_size(get),
-        "compress_ratio": compress_ratio(
-            _language_model(config).get("compress_ratios"),
-            _language_model(config).get("architectures"),
-        )
-        or get("compress_ratio"),
+        "compress_ratio": compress_ratio(_language_model(config).get),
         "moe_intermediate_size": _expert_width(get, values),
     }
     if not get("vision_n_layers"):
@@ -210,16 +206,19 @@ def _head_size(get: Getter) -> int | None:
     return get("head_dim") or (width // heads if width and heads else None)
 
 
-def compress_ratio(ratios: object, architectures: object) -> int | None:
+def compress_ratio(value_of: Callable[[str], object]) -> int | None:
     """The smallest ratio of a layer with a compressed cache; None for a model without one.
 
+    `value_of` gives a key's value as the text config has it, None where it has none.
     DeepSeek-V4 marks layers without one by 1 (its draft layers by 0), V4.1 by 0 only.
     """
+    ratios, one = value_of("compress_ratios"), value_of("compress_ratio")
+    single = one if isinstance(one, int) and not isinstance(one, bool) and one > 0 else None
     if not isinstance(ratios, list | tuple):
-        return None
-    least = 1 if "V41" in str(architectures) else 2
+        return single
+    least = 1 if "V41" in str(value_of("architectures")) else 2
     compressed = [r for r in ratios if isinstance(r, int) and r >= least]
-    return min(compressed, default=None)
+    return min(compressed, default=single)
 
 
 def _expert_width(get: Getter, values: Mapping[str, int]) -> int | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, did_you_mean
 
 if TYPE_CHECKING:
     from wstrace.bounds.bound import Bound
@@ -120,14 +120,11 @@ def _refuse_ignored(values: dict[str, int], site: KnownSite) -> None:
 
 
 def _refuse_unknown(values: dict[str, int], site: KnownSite) -> None:
-    from difflib import get_close_matches
-
     for name in sorted(values.keys() - site.vocabulary.keys()):
-        near = get_close_matches(name, site.vocabulary, n=1)
         names = ", ".join(used.name for used in site.names)
         raise WstraceError(
             f"{site.id} knows no number called '{name}'.",
-            f"Did you mean {near[0]}?" if near else f"It takes {names}.",
+            did_you_mean(name, site.vocabulary) or f"It takes {names}.",
         )
 
 

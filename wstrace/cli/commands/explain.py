@@ -31,17 +31,15 @@ def command(code: CODE = None) -> None:
 
 
 def _known(code: str) -> str:
-    from difflib import get_close_matches
-
-    from wstrace.errors import WstraceError
+    from wstrace.errors import WstraceError, did_you_mean
     from wstrace.findings.codes import TITLES
 
     wanted = code.upper()
     if wanted not in TITLES:
-        near = get_close_matches(wanted, TITLES, n=1)
-        guess = f"Did you mean {near[0]}? " if near else ""
+        guess = did_you_mean(wanted, TITLES)
         raise WstraceError(
-            f"No finding has the code {code!r}.", f"{guess}`wstrace explain` lists them."
+            f"No finding has the code {code!r}.",
+            (f"{guess} " if guess else "") + "`wstrace explain` lists them.",
         )
     return wanted
 

@@ -19,6 +19,7 @@ import wstrace
 from wstrace.cli.launch import run_child, still_living
 from wstrace.cli.usage import refuse_unknown_option
 from wstrace.errors import WstraceError
+from wstrace.files import write_whole
 from wstrace.recorder.record import environment, make_trace_folder, new_run_id
 from wstrace.reserve import config as reserve_config
 from wstrace.trace.reader import RUN_FILE, RunFile, lost_tails, read_run
@@ -253,16 +254,7 @@ def _write(folder: Path, run: RunFile) -> None:
     earlier = _earlier(path)
     if earlier is not None and earlier.run != run.run:
         path.rename(folder / f"run.{earlier.run}.json")
-    partial = folder / f".{RUN_FILE}.{os.getpid()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    handle = os.open(partial, flags, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    write_whole(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n", path, 0o600)
 
 
 def _earlier(path: Path) -> RunFile | None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
 import wstrace
 from wstrace.recorder.settings import Settings
-from wstrace.recorder.state.writer import TraceWriter
+from wstrace.recorder.state.writer import TraceWriter, to_stderr
 from wstrace.trace.records import (
     FORMAT,
     Header,
@@ -117,8 +116,7 @@ class TraceOutput:
         try:
             self.write_for_worker(Note(text=text))
         except Exception:
-            with suppress(OSError):
-                os.write(2, f"wstrace: {text}\n".encode(errors="replace"))
+            to_stderr(text)
 
     def _header(self) -> Header:
         settings = self._settings

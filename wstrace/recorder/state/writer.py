@@ -138,7 +138,7 @@ class TraceWriter:
         if not self._dead:
             self._dead = True
             self._lost = f"{str(error)[:LAST_REASON]} ({time.monotonic_ns()} ns)"
-            _to_stderr(f"cannot write the trace ({error}); recording stops, serving goes on")
+            to_stderr(f"cannot write the trace ({error}); recording stops, serving goes on")
             self._leave_word(self._lost)
         self._lose(record)
 
@@ -148,7 +148,7 @@ class TraceWriter:
             return
         self._lost_refusal = True
         if not self._leave_word(f"{self._lost}; vLLM refused a request after that"):
-            _to_stderr("vLLM refused a request, and no trace can say so")
+            to_stderr("vLLM refused a request, and no trace can say so")
 
     def _leave_word(self, text: str) -> bool:
         """Put `text` into the header's room, in place: this works on a full disk."""
@@ -170,7 +170,8 @@ class TraceWriter:
         return True
 
 
-def _to_stderr(text: str) -> None:
+def to_stderr(text: str) -> None:
+    """A line for whoever reads the server's output, where the trace cannot hold it."""
     with suppress(OSError):
         os.write(2, f"wstrace: {text}\n".encode(errors="replace"))
 

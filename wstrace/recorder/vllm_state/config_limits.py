@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from wstrace.recorder.vllm_state.experts import expert_limits
@@ -92,10 +93,7 @@ def _text_limits(vllm_config: Any) -> dict[str, Limit]:
 
     found = model_config.plain_numbers(get) | {
         "moe_intermediate_size": model_config.expert_width(get),
-        "compress_ratio": model_config.compress_ratio(
-            _walk(text, "compress_ratios"), _walk(text, "architectures")
-        )
-        or get("compress_ratio"),
+        "compress_ratio": model_config.compress_ratio(partial(_walk, text)),
     }
     recorded = (NUMBERS[name] for name in found if NUMBERS[name].recorded)
     return {row.name: found[row.name] for row in recorded if found[row.name] is not None}

@@ -56,7 +56,6 @@ _PLATFORM: Final = "current_platform"
 # followed.
 _LIBRARY: Final = {"cdiv", "round_up", "round_down", "next_power_of_2"}
 _MODULES: Final = ("torch.nn.Module", "nn.Module", "Module")
-_TENSOR: Final = ("torch.Tensor", "torch.nn.Parameter")
 
 
 class SourceWorld:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, did_you_mean
 from wstrace.known_sites import known
 from wstrace.vllm import model_config
 
@@ -31,10 +30,10 @@ def refuse_unknown(names: Iterable[str]) -> None:
     for name in names:
         if name in known_names:
             continue
-        near = get_close_matches(name, sorted(known_names), n=3, cutoff=0.5)
         raise WstraceError(
             f"--set knows no number called '{name}'.",
-            f"Did you mean {', '.join(near)}?" if near else "The report names what it needs.",
+            did_you_mean(name, known_names, most=3, cutoff=0.5)
+            or "The report names what it needs.",
         )
 
 
