@@ -13,8 +13,14 @@ from typing import Any, Final
 
 from tools import ROOT
 
-# A bundle's folders. CuTe's packages stand apart: their wheel has them in a folder of a .pth.
-BUNDLE: Final = ("engine", "site", "cutlass/nvidia_cutlass_dsl/python_packages")
+# A bundle's folders. CuTe's packages stand apart: their wheel has them in a folder of a .pth,
+# python_packages up to nvidia-cutlass-dsl 4.5 and dsl_packages from 4.6 (vLLM 0.26).
+BUNDLE: Final = (
+    "engine",
+    "site",
+    "cutlass/nvidia_cutlass_dsl/python_packages",
+    "cutlass/nvidia_cutlass_dsl/dsl_packages",
+)
 
 
 @dataclass(frozen=True)
