@@ -74,7 +74,7 @@ def changes_in(
 ) -> str:
     """As `changes`, for one class statement and the functions beside it."""
     methods = [m for m in cls.body if isinstance(m, Method)]
-    building = _constructors(methods)
+    building = _constructors(cls)
     for method in methods:
         if method.name not in building:
             line = _store(method, attribute, contents)
@@ -83,9 +83,11 @@ def changes_in(
     return _changed_outside(module, cls, attribute)
 
 
-def _constructors(methods: list[Method]) -> frozenset[str]:
+@lru_cache(maxsize=1024)
+def _constructors(cls: ast.ClassDef) -> frozenset[str]:
     """Constructors, and private methods that only constructors call, or that are called
     once: where `self` has not yet what they set."""
+    methods = [m for m in cls.body if isinstance(m, Method)]
     found = set(CONSTRUCTORS)
     private = {m.name: m for m in methods if m.name.startswith("_") and m.name not in found}
     used = {m.name: list(_calls(m)) for m in methods}
@@ -123,15 +125,27 @@ def _absent(test: ast.expr) -> str:
 
 def _store(node: ast.AST, attribute: str, contents: bool) -> int:
     """The line at which `node` assigns `attribute` of anything, or 0."""
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Attribute) and inner.attr == attribute:
-            if not isinstance(inner.ctx, ast.Load):
+    for inner in _changing(node):
+        if isinstance(inner, ast.Attribute):
+            if inner.attr == attribute:
                 return inner.lineno
         elif isinstance(inner, ast.Call) and _sets(inner, attribute):
             return inner.lineno
         elif contents and _changes_contents(inner, attribute):
             return getattr(inner, "lineno", 1)
     return 0
+
+
+@lru_cache(maxsize=4096)
+def _changing(node: ast.AST) -> tuple[ast.AST, ...]:
+    """What can change an attribute or its contents: attributes and elements that are assigned,
+    and calls. Every attribute asks for them, so they are found once."""
+    return tuple(
+        n
+        for n in ast.walk(node)
+        if isinstance(n, ast.Call)
+        or (isinstance(n, ast.Attribute | ast.Subscript) and not isinstance(n.ctx, ast.Load))
+    )
 
 
 def _sets(call: ast.Call, attribute: str) -> bool:
@@ -156,17 +170,22 @@ def _reads(node: ast.AST, attribute: str) -> bool:
 
 
 def _changed_outside(module: ast.Module, cls: ast.ClassDef, attribute: str) -> str:
-    inside = {id(n) for n in ast.walk(cls)}
-    for node in _outside(module, inside):
-        if isinstance(node, ast.Attribute) and node.attr == attribute:
+    line = _stores_outside(module, cls).get(attribute)
+    return f"{attribute} is assigned outside {cls.name} (line {line})" if line else ""
+
+
+@lru_cache(maxsize=1024)
+def _stores_outside(module: ast.Module, cls: ast.ClassDef) -> dict[str, int]:
+    """Attributes that the module assigns outside the class, of other than self and cls, with
+    the first line."""
+    inside = {id(n) for n in _changing(cls)}
+    found: dict[str, int] = {}
+    for node in _changing(module):
+        if isinstance(node, ast.Attribute) and id(node) not in inside:
             own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-            if not isinstance(node.ctx, ast.Load) and not own:
-                return f"{attribute} is assigned outside {cls.name} (line {node.lineno})"
-    return ""
-
-
-def _outside(module: ast.Module, inside: set[int]) -> Iterator[ast.AST]:
-    return (n for n in ast.walk(module) if id(n) not in inside)
+            if not own:
+                found.setdefault(node.attr, node.lineno)
+    return found
 
 
 @lru_cache(maxsize=4096)

@@ -234,7 +234,8 @@ def short(path: str) -> str:
     return parts[-1] if len(parts) > 1 else path.replace("\\", "/").rsplit("/", 1)[-1]
 
 
-def functions(module: ast.Module) -> list[tuple[FunctionNode, str]]:
+@lru_cache(maxsize=512)
+def functions(module: ast.Module) -> tuple[tuple[FunctionNode, str], ...]:
     """All functions and lambdas of a module, with the class a method stands in."""
     found: list[tuple[FunctionNode, str]] = []
     todo: list[tuple[ast.AST, str]] = [(module, "")]
@@ -248,7 +249,7 @@ def functions(module: ast.Module) -> list[tuple[FunctionNode, str]]:
         elif isinstance(node, ast.expr):
             owner = ""
         todo += [(child, owner) for child in ast.iter_child_nodes(node)]
-    return found
+    return tuple(found)
 
 
 def _first_line(node: FunctionNode) -> int:

@@ -73,6 +73,10 @@ class Project:
         self.package = root.name
         self._sources: dict[int, FunctionSource] = {}
         self._bases: dict[ClassRef, list[ClassRef]] = {}
+        self._trees: dict[str, ast.Module | None] = {}
+        self._calls: dict[str, dict[str, list[CallPlace]]] = {}
+        self._mentioning: dict[str, list[str]] = {}
+        self._annotations: dict[ClassRef, dict[str, ast.expr]] = {}
 
     @cached_property
     def files(self) -> dict[str, Path]:
@@ -92,8 +96,10 @@ class Project:
 
     def tree(self, module: str) -> ast.Module | None:
         """The module's syntax tree."""
-        path = self.files.get(module)
-        return parsed(str(path)) if path else None
+        if module not in self._trees:
+            path = self.files.get(module)
+            self._trees[module] = parsed(str(path)) if path else None
+        return self._trees[module]
 
     def short(self, module: str) -> str:
         """The file as the sites are named: below site-packages."""
@@ -233,31 +239,55 @@ class Project:
     def annotation(self, cls: ClassRef, name: str) -> tuple[str, ast.expr] | None:
         """The annotation of a field, in the class body or where a constructor assigns it."""
         for base in self.bases(cls):
-            for node in ast.walk(base.node):
-                target = node.target if isinstance(node, ast.AnnAssign) else None
-                plain = isinstance(target, ast.Name) and target.id == name
-                if plain or (isinstance(target, ast.Attribute) and target.attr == name):
-                    assert isinstance(node, ast.AnnAssign)
-                    return base.module, node.annotation
+            if base not in self._annotations:
+                self._annotations[base] = _annotated(base.node)
+            if name in self._annotations[base]:
+                return base.module, self._annotations[base][name]
         return None
 
     def calls_of(self, name: str, modules: list[str]) -> Iterator[CallPlace]:
         """Calls of anything called `name`, with the function they stand in."""
         for module in modules:
+            yield from self.calls_in(module).get(name, ())
+
+    def calls_in(self, module: str) -> dict[str, list[CallPlace]]:
+        """Every call of a module by the name that it calls, in the order of `functions`."""
+        if module not in self._calls:
             tree = self.tree(module)
-            for node, owner in functions(tree) if tree else []:
+            found: dict[str, list[CallPlace]] = {}
+            for node, owner in functions(tree) if tree else ():
                 if isinstance(node, ast.Lambda):
                     continue
                 source = self.source(module, node, owner)
                 for call in ast.walk(node):
-                    named = isinstance(call, ast.Call) and _called(call) == name
-                    if named and id(call) in source.places:
-                        assert isinstance(call, ast.Call)
-                        yield CallPlace(source, module, call)
+                    if isinstance(call, ast.Call) and id(call) in source.places:
+                        place = CallPlace(source, module, call)
+                        found.setdefault(_called(call), []).append(place)
+            self._calls[module] = found
+        return self._calls[module]
 
     def mentioning(self, text: str) -> list[str]:
         """Modules whose source has `text`."""
-        return [name for name, source in self.texts.items() if text in source]
+        if text not in self._mentioning:
+            found = [name for name, source in self.texts.items() if text in source]
+            self._mentioning[text] = found
+        return self._mentioning[text]
+
+
+def _annotated(cls: ast.ClassDef) -> dict[str, ast.expr]:
+    """The first annotation of each name in a class, its own or an attribute's."""
+    found: dict[str, ast.expr] = {}
+    for node in ast.walk(cls):
+        target = node.target if isinstance(node, ast.AnnAssign) else None
+        if isinstance(target, ast.Name):
+            name = target.id
+        elif isinstance(target, ast.Attribute):
+            name = target.attr
+        else:
+            continue
+        assert isinstance(node, ast.AnnAssign)
+        found.setdefault(name, node.annotation)
+    return found
 
 
 def _called(call: ast.Call) -> str:
