@@ -6,7 +6,7 @@ from typing import Final
 
 from tools import ROOT
 from tools.docs.page import Generator, Pages
-from wstrace.known_sites.known import KnownSite, known_sites
+from wstrace.known_sites.known import KnownSite, known_sites, siblings
 from wstrace.vllm.limits import NUMBERS
 
 HEAD = """# Known sites
@@ -25,10 +25,33 @@ def page() -> str:
     families: dict[str, list[KnownSite]] = {}
     for site in known_sites():
         families.setdefault(site.family, []).append(site)
-    parts = [HEAD]
+    parts = [HEAD, *reserved()]
     for family, sites in families.items():
         parts += [f"## {family}\n", *map(entry, sites)]
     return "\n".join([*parts, *numbers()])
+
+
+def reserved() -> list[str]:
+    """Which site vLLM itself reserves in which releases, and which fail next beside it."""
+    lines = ["## Reserved by release\n"]
+    lines.append(
+        "What vLLM reserves of each site before the lock. `wstrace triage` names the sites of "
+        "the same backend that fail next.\n"
+    )
+    lines += ["| site | nothing | a part | all of it | beside it |", "|---|---|---|---|---|"]
+    for site in (site for site in known_sites() if site.kind == "arena"):
+        cells = (_spans(site, how) for how in ("none", "partial", "full"))
+        beside = ", ".join(f"`{other.id}`" for other in siblings(site))
+        lines.append(f"| `{site.id}` | {' | '.join(cells)} | {beside} |")
+    return [*lines, ""]
+
+
+def _spans(site: KnownSite, how: str) -> str:
+    return ", ".join(
+        f"{cover.since} to {cover.until}" if cover.until else f"from {cover.since}"
+        for cover in site.covers
+        if cover.covers == how
+    )
 
 
 def numbers() -> list[str]:

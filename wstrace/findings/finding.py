@@ -7,11 +7,12 @@ adds).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Final, Literal
 
 from wstrace.bounds.bound import Bound
 from wstrace.findings.codes import ORDER, TITLES, Severity
-from wstrace.known_sites.known import KnownSite
+from wstrace.known_sites.known import Cover, KnownSite
 from wstrace.trace.records import Phase, Ranks, Slot, Step
 
 LogClass = Literal[
@@ -26,7 +27,44 @@ LogClass = Literal[
     "unknown",
 ]
 Confidence = Literal["certain", "likely", "possible"]
+Span = tuple[str, str]
+"""Releases from one on and up to, not including, another; "" where there is no end."""
 UNNUMBERED: Final = -1  # `index` of a step that a text shows: vLLM's dump does not count
+
+
+@dataclass(frozen=True)
+class Sibling:
+    """A site of the same backend that fails next: what vLLM reserves of it in this release, and
+    its worst case, whose `needs` name what is missing."""
+
+    rule: KnownSite
+    cover: Cover
+    bound: Bound
+
+    @property
+    def file(self) -> str:
+        """The base name, as vLLM's message has it."""
+        return PurePosixPath(self.rule.files[0]).name
+
+    @property
+    def function(self) -> str:
+        """The plain name, as vLLM's message has it."""
+        return self.rule.functions[0].rpartition(".")[2]
+
+    @property
+    def site(self) -> str:
+        """`file:function`."""
+        return f"{self.file}:{self.function}"
+
+    @property
+    def why(self) -> str:
+        """What vLLM reserves of it, in words."""
+        since, until = self.cover.since, self.cover.until
+        span = f"{since} up to, not including, {until}" if until else f"from {since} on"
+        if self.cover.covers == "none":
+            when = f" ({self.cover.when})" if self.cover.when else ""
+            return f"vLLM reserves nothing for it {span}{when}"
+        return f"vLLM reserves only a part {span}: not {self.cover.gap}"
 
 
 @dataclass(frozen=True)
@@ -36,8 +74,9 @@ class FromLog:
     `at` is the line of `path`; `line` the site's own, which differs from build to build.
     Sizes stand as they were printed, `*_exact` where the bytes behind one are known. `name` is
     the key of a persistent resource, `module` the file below the vllm package. `rule` is the
-    known site, `numbers` what its formula was computed with. `commands` are what to type, the
-    best first.
+    known site, `numbers` what its formula was computed with, `fits` the releases whose formula
+    alone makes the size, `siblings` the sites of the same backend that fail next. `commands`
+    are what to type, the best first.
     """
 
     kind: LogClass
@@ -58,6 +97,8 @@ class FromLog:
     times: int = 1
     numbers: dict[str, int] = field(default_factory=dict, repr=False)
     commands: tuple[str, ...] = ()
+    fits: tuple[Span, ...] = ()
+    siblings: tuple[Sibling, ...] = ()
 
     @property
     def fixed_in(self) -> str | None:

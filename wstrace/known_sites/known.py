@@ -36,6 +36,7 @@ __all__ = [
     "match",
     "matches",
     "require",
+    "siblings",
 ]
 
 if TYPE_CHECKING:
@@ -103,6 +104,22 @@ def matches(file: str, function: str, version: str | None = None) -> tuple[Known
     if best == 0:
         return tuple(site.at(version) for site in _renamed(file, function))
     return tuple(site.at(version) for fit, site in scored if fit == best)
+
+
+def siblings(site: KnownSite) -> tuple[KnownSite, ...]:
+    """The other arena sites of the same backend: of the same file, but not alternatives of the
+    same function, and those that the data name beside it."""
+    return tuple(
+        other
+        for other in known_sites()
+        if other.kind == "arena"
+        and not set(site.functions) & set(other.functions)
+        and (set(site.files) & set(other.files) or _beside(site, other))
+    )
+
+
+def _beside(one: KnownSite, other: KnownSite) -> bool:
+    return other.id in one.beside or one.id in other.beside
 
 
 def _renamed(file: str, function: str) -> Iterator[KnownSite]:

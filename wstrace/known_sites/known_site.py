@@ -84,7 +84,8 @@ class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
     Sites with the same file and function but another `choice` (which experts, which
     layout) are alternatives: the first in the file is what `match` returns. `experts` are the
     classes of vLLM that make a choice of experts. `found_by` says how a call was taken for this
-    site where its class has a name that the site does not know.
+    site where its class has a name that the site does not know. `beside` are sites of other
+    files that the same backend asks at.
     """
 
     id: str
@@ -109,6 +110,7 @@ class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
     cases: tuple[str, ...] = ()
     experts: tuple[str, ...] = ()
     found_by: str = ""
+    beside: tuple[str, ...] = ()
 
     @cached_property
     def variant(self) -> Variant:

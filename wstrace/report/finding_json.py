@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from wstrace.bounds.bound import Bound
-from wstrace.findings.finding import UNNUMBERED, Finding, FromLog
+from wstrace.findings.finding import UNNUMBERED, Finding, FromLog, Sibling
 from wstrace.known_sites.known import KnownSite
 from wstrace.trace.records import Ranks, Slot, Step
 from wstrace.triage.redaction import redact_value
@@ -60,7 +60,8 @@ def _log_json(finding: Finding, log: FromLog) -> Json:
     """What `gate` and `report` add for a text: the fields of `triage` that they lack."""
     names = (
         "class", "required_text", "current_text", "required_exact", "current_exact",
-        "vllm_version", "fixed_in", "source", "confidence", "why", "evidence", "times",
+        "vllm_version", "fixed_in", "fits", "siblings", "source", "confidence", "why",
+        "evidence", "times",
     )  # fmt: skip
     told = _triage_finding(finding, log)
     return {name: told[name] for name in names}
@@ -106,6 +107,8 @@ def _triage_finding(finding: Finding, log: FromLog) -> Json:
             "lever": {"flag": rule.lever.flag, "effect": rule.lever.effect} if rule else None,
             "not_levers": _not_levers(rule),
             "fixed_in": log.fixed_in,
+            "siblings": [_sibling(sibling) for sibling in log.siblings],
+            "fits": [{"since": since, "until": until or None} for since, until in log.fits],
         }
     )
     return told | {
@@ -123,6 +126,17 @@ def _triage_finding(finding: Finding, log: FromLog) -> Json:
                 "times": log.times,
             }
         ),
+    }
+
+
+def _sibling(sibling: Sibling) -> Json:
+    return {
+        "file": sibling.file,
+        "function": sibling.function,
+        "known_site": sibling.rule.id,
+        "reserved": sibling.cover.covers,
+        "why": sibling.why,
+        "worst_case": _worst_case(sibling.bound),
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from wstrace.bounds.bound import CallerWay
 from wstrace.errors import ended
-from wstrace.findings.finding import UNNUMBERED, Finding, FromLog
+from wstrace.findings.finding import UNNUMBERED, Finding, FromLog, Sibling
 from wstrace.report.safe import clean
 from wstrace.report.verdict import why
 from wstrace.trace.records import Ranks, ScheduledRequest, Slot, Step
@@ -122,10 +122,22 @@ def of_log(finding: Finding, log: FromLog) -> Iterator[tuple[str, str]]:
         if log.rule.lever.flag:
             yield "moved by", f"{log.rule.lever.flag}: {log.rule.lever.effect}"
         yield from (("not by", f"{flag.flag}: {flag.why}") for flag in log.rule.not_levers)
+    yield from (("fails next", _next(sibling)) for sibling in log.siblings)
     if log.fixed_in:
         yield "fixed in", fixed_text(log)
     yield from (("evidence", told) for told in log.evidence)
     yield from (("see", link) for link in (log.rule.links[:1] if log.rule else ()))
+
+
+def _next(sibling: Sibling) -> str:
+    """`turboquant_attn.py:_decode_attention: vLLM reserves nothing ...; at most 18 MiB`."""
+    bound, choice = sibling.bound, sibling.rule.choice
+    where = f", with {choice}" if choice else ""
+    if bound.bytes is not None:
+        need = f"it can need at most {exact(bound.bytes)}"
+    else:
+        need = bound.contradiction or f"its bound needs {', '.join(bound.needs)}"
+    return f"{sibling.site}{where}: {sibling.why}; {need}"
 
 
 def _seen(finding: Finding, log: FromLog) -> str:

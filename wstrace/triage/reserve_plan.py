@@ -20,9 +20,11 @@ from wstrace.reserve.schema import NotCovered
 from wstrace.vllm.limits import LIMIT_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from wstrace.findings.finding import Finding
+    from wstrace.bounds.bound import Bound
+    from wstrace.findings.finding import Finding, Sibling
+    from wstrace.known_sites.known import KnownSite
     from wstrace.reserve.schema import ReserveConfig
     from wstrace.trace.records import Limit
     from wstrace.triage.report import Report
@@ -44,8 +46,12 @@ def plan_report(report: Report) -> ReservePlan:
     if not covered:
         raise _incomplete(wanted)
     bounds = _bounds(covered)
+    beside = _siblings(wanted, {b.name for b in bounds})
+    bounds += [_sibling_bound(s, f) for s, f in beside if s.bound.bytes is not None]
     engine = Engine(limits=_limits(covered, report), complete=False)
-    made = plan(bounds, engine, Wishes(), _not_covered(wanted, {b.name for b in bounds}))
+    left = _not_covered(wanted, {b.name for b in bounds})
+    left += [_sibling_left(s) for s, _ in beside if s.bound.bytes is None]
+    made = plan(bounds, engine, Wishes(), left)
     return replace(made, config=_of_text(made.config))
 
 
@@ -70,14 +76,51 @@ def _bounds(covered: Sequence[Finding]) -> list[SiteBound]:
     return list(found.values())
 
 
+def _siblings(wanted: Sequence[Finding], known: set[str]) -> list[tuple[Sibling, Finding]]:
+    """The sites that fail next and that the text itself does not speak of, each once."""
+    spoken = known | {finding.where for finding in wanted}
+    found: dict[str, tuple[Sibling, Finding]] = {}
+    for finding in wanted:
+        for sibling in finding.log.siblings if finding.log else ():
+            known_one = found.get(sibling.site)
+            if sibling.site in spoken:
+                continue
+            if known_one is None or _bytes(sibling) > _bytes(known_one[0]):
+                found[sibling.site] = sibling, finding
+    return list(found.values())
+
+
+def _bytes(sibling: Sibling) -> int:
+    return sibling.bound.bytes or 0
+
+
+def _sibling_bound(sibling: Sibling, finding: Finding) -> SiteBound:
+    log = finding.log
+    assert log is not None
+    constants = _numbers_of(sibling.rule, sibling.bound, log.numbers)
+    bound = replace(sibling.bound, constants=constants, why=f"fails next: {sibling.why}")
+    return SiteBound(sibling.file, sibling.function, bound, 0)
+
+
+def _sibling_left(sibling: Sibling) -> NotCovered:
+    needs = sibling.bound.needs
+    why = sibling.bound.contradiction or f"its bound needs {', '.join(needs)}"
+    sets = " ".join(f"--set {name}=N" for name in needs)
+    helps = f"wstrace triage ... {sets}" if needs else "wstrace run, then wstrace reserve"
+    return NotCovered(site=sibling.site, why=f"{sibling.why}; {why}", what_helps=helps)
+
+
 def _constants(finding: Finding) -> dict[str, int]:
     """Every number that the bound was computed with: what a text lacks is in no limit."""
     bound, log = finding.bound, finding.log
     assert bound is not None
     assert log is not None
     assert log.rule is not None
-    rule = log.rule
-    numbers = with_defaults(rule, {**log.numbers, **bound.constants})
+    return _numbers_of(log.rule, bound, log.numbers)
+
+
+def _numbers_of(rule: KnownSite, bound: Bound, known: Mapping[str, int]) -> dict[str, int]:
+    numbers = with_defaults(rule, {**known, **bound.constants})
     used = parse(rule.formula).names.union(*(parse(text).names for text in rule.requests))
     return {name: numbers[name] for name in sorted(used & numbers.keys())}
 

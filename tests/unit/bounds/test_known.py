@@ -128,7 +128,7 @@ def test_a_site_is_found_by_suffix_base_name_and_plain_function() -> None:
 @pytest.mark.parametrize(
     ("file", "function"),
     [
-        ("turboquant_attn.py", "_reserve_workspace"),
+        ("turboquant_attn.py", "_prefill_attention"),
         ("other/turboquant_attn.py", "_continuation_prefill"),
         ("my_turboquant_attn.py", "_continuation_prefill"),
         ("turboquant_attn.py", "Other._continuation_prefill"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from wstrace.findings.codes import REFUSED_ELSEWHERE
-from wstrace.triage.diagnose import reasons
+from wstrace.triage.diagnose import reasons, releases
 from wstrace.triage.redaction import redact
 from wstrace.versions import release_of
 
@@ -28,13 +28,18 @@ def commands(code: str, log: FromLog, bound: Bound | None, given: Given) -> list
     if log.kind in _ARENA and code not in REFUSED_ELSEWHERE:
         return _for_arena(log, bound, given)
     if log.kind == "persistent_resource_missing" or code == "WS106":
-        return [*_upgrade(log), RUN, EAGER, "no reserve helps: the bytes are not the arena's"]
+        return [
+            *_upgrade(log, bound),
+            RUN,
+            EAGER,
+            "no reserve helps: the bytes are not the arena's",
+        ]
     if log.why in (reasons.OOM_PROFILE, reasons.OOM_KERNEL):
         return ["vllm serve ... --max-num-batched-tokens N   (a smaller N than now)"]
     if log.kind == "over_reserved":
-        return [*_upgrade(log), "wstrace bound " + (log.rule.id if log.rule else "")]
+        return [*_upgrade(log, bound), "wstrace bound " + (log.rule.id if log.rule else "")]
     return [
-        *_upgrade(log),
+        *_upgrade(log, bound),
         RECORD,
         "or, without wstrace: VLLM_DEBUG_WORKSPACE=1 vllm serve ...   (prints every growth)",
     ]
@@ -48,14 +53,14 @@ def _for_arena(log: FromLog, bound: Bound | None, given: Given) -> list[str]:
         return [
             f"{again}{_given(given)} --reserve reserve.yaml",
             "WSTRACE_RESERVE=reserve.yaml vllm serve ...   (wstrace installed beside vLLM)",
-            *_upgrade(log),
+            *_upgrade(log, bound),
         ]
     if bound.needs:
         sets = " ".join(f"--set {name}=N" for name in bound.needs[:_MOST_NAMES])
-        return [*_upgrade(log), f"{again}{_given(given)} {sets}", f"or: {RECORD}"]
+        return [*_upgrade(log, bound), f"{again}{_given(given)} {sets}", f"or: {RECORD}"]
     if bound.contradiction:
         own = f"{again} ...   (with the failing server's own numbers)"
-        return [*_upgrade(log), own, f"or: {RECORD}"]
+        return [*_upgrade(log, bound), own, f"or: {RECORD}"]
     return [RECORD, EAGER]
 
 
@@ -71,10 +76,13 @@ def is_older(version: str | None, fixed: str | None) -> bool:
     return bool(fixed) and not (version and release_of(version).has_fix(fixed or ""))
 
 
-def _upgrade(log: FromLog) -> list[str]:
-    if not is_older(log.version, log.fixed_in):
+def _upgrade(log: FromLog, bound: Bound | None) -> list[str]:
+    """The release with the fix, and what the site can need there."""
+    advised = log.fixed_in
+    if advised is None or not is_older(log.version, advised):
         return []
-    return [f"pip install 'vllm>={log.fixed_in}'"]
+    need = releases.need_under(log, bound, advised)
+    return [f"pip install 'vllm>={advised}'" + (f"   ({need})" if need else "")]
 
 
 _GREW: Final = ("over_reserved", "unlocked_growth_oom", "pointer_moved_after_capture")

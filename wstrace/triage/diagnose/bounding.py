@@ -5,7 +5,7 @@ Numbers may not be those of the failing server: the log itself shows more, or ot
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from wstrace.bounds.bound import Bound
@@ -13,15 +13,15 @@ from wstrace.bounds.by_rule import rule_bound
 from wstrace.errors import WstraceError
 from wstrace.expr.expression import parse
 from wstrace.known_sites import known
-from wstrace.triage.diagnose import sizes
+from wstrace.triage.diagnose import releases, sizes
 from wstrace.units import exact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from wstrace.findings.finding import Finding
+    from wstrace.findings.finding import Finding, Span
     from wstrace.known_sites.known import KnownSite
-    from wstrace.triage.extract.facts import Amount, Refusal, StepDump
+    from wstrace.triage.extract.facts import Amount, StepDump
 
 _BLOCK: Final = (
     "the log names no block_size: {block_size} needs most of those that fit the step; the line "
@@ -29,26 +29,49 @@ _BLOCK: Final = (
 )
 
 
-def choose_site(
-    refusal: Refusal,
-    module: str | None,
+@dataclass(frozen=True)
+class Rule:
+    """The known site of a call with the formula that counts, and the releases that its size
+    fits, where it tells any."""
+
+    site: KnownSite | None = None
+    fits: tuple[Span, ...] = ()
+
+
+def choose_rule(
+    paths: Iterable[str | None],
+    function: str | None,
     version: str | None,
     numbers: Mapping[str, int],
-    step: StepDump | None,
-) -> KnownSite | None:
+    size: Amount | None,
+    step: StepDump | None = None,
+) -> Rule:
     """The known site; of alternatives at one call the one that makes the printed bytes.
 
-    `module` is the file's path in the vllm package, where a traceback shows it: some base
-    names stand for several files.
+    `paths` are the file's names, the longest first: some base names stand for several files.
     """
-    for path in (module, refusal.file):
-        first = known.match(path or "", refusal.function or "", version) if path else None
+    site = _matching(paths, function or "", version, numbers, size, step)
+    if site is None:
+        return Rule()
+    fits = releases.fitting(site, numbers, size, step)
+    return Rule(releases.held(site, version, fits), tuple(fits))
+
+
+def _matching(
+    paths: Iterable[str | None],
+    function: str,
+    version: str | None,
+    numbers: Mapping[str, int],
+    size: Amount | None,
+    step: StepDump | None,
+) -> KnownSite | None:
+    for path in paths:
+        first = known.match(path, function, version) if path else None
         if first is None or path is None:
             continue
-        required = refusal.required
-        if required is not None and required.bytes is not None:
-            for site in known.matches(path, refusal.function or "", version):
-                if sizes.exact(site, numbers, required, step):
+        if size is not None and size.bytes is not None:
+            for site in known.matches(path, function, version):
+                if sizes.exact(site, numbers, size, step):
                     return site
         return first
     return None

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from wstrace.findings.finding import UNNUMBERED, Finding, FromLog
 from wstrace.trace.records import ScheduledRequest, Step
-from wstrace.triage.diagnose import bounding, sizes, symptoms
+from wstrace.triage.diagnose import bounding, releases, sizes, symptoms
 from wstrace.triage.diagnose.advice import told
 from wstrace.triage.diagnose.classify import classify
 from wstrace.triage.diagnose.incidents import incidents
 from wstrace.triage.diagnose.numbers import Given, refuse_contradicted, values
+from wstrace.triage.diagnose.siblings import siblings
 from wstrace.triage.extract import tracebacks
 from wstrace.triage.ingest.ranks import NOWHERE
 from wstrace.versions import release_of
@@ -66,7 +67,10 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
     steps = _near(refusal, text.steps)
     step = _nearest(refusal, steps)
     module = _module(refusal)
-    site = bounding.choose_site(refusal, module, version, numbers, step)
+    rule = bounding.choose_rule(
+        (module, refusal.file), refusal.function, version, numbers, refusal.required, step
+    )
+    site = rule.site
     deduced = None
     if site and refusal.required and refusal.required.bytes is not None:
         deduced = sizes.deduced(site, numbers, refusal.required, step)
@@ -91,6 +95,7 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         why=verdict.why,
         times=refusal.times,
         numbers=numbers,
+        siblings=siblings(site, version, numbers),
     )
     finding = Finding(
         verdict.code,
@@ -104,7 +109,9 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         phase=phase,
         step=_step(step),
     )
-    return _with_sizes(finding, log, refusal, text, pinned)
+    finding = _with_sizes(finding, log, refusal, text, pinned)
+    assert finding.log is not None
+    return replace(finding, log=releases.with_releases(finding.log, rule.fits))
 
 
 def _exact(

@@ -64,8 +64,8 @@ UNKNOWN: Final = (
     "text does not say which; a trace does."
 )
 OVER: Final = (
-    "Nothing failed. This reservation is known to be larger than the site can need in this "
-    "version, and the KV cache pays for it."
+    "Nothing failed. This reservation is known to be larger than the site can need{where}, "
+    "and the KV cache pays for it."
 )
 MOVED: Final = (
     "The arena was replaced after graphs had been captured, and then the GPU read memory that "
@@ -96,6 +96,10 @@ KNOWN_OOM: Final = (
 LATE: Final = (
     "The arena grew after the KV cache size was decided: these bytes are in no budget, and the "
     "next larger request may find no memory."
+)
+RESERVED_LATE: Final = (
+    "vLLM's own builder reserves this, but after the KV cache size was decided: these bytes "
+    "are in no budget."
 )
 LATE_CAPTURE: Final = (
     "The arena was replaced after graph capture: graphs captured before hold the old address, "

@@ -147,6 +147,28 @@ def exact(
     return Exact(sizes.pop(), f"only {driver} = {told} makes {amount.text}")
 
 
+def fixed(
+    site: KnownSite, values: Mapping[str, int], amount: Amount, step: StepDump | None
+) -> Exact | None:
+    """The exact bytes where a call of the site has no free number, or one that the dump names,
+    and makes `amount`."""
+    numbers = with_defaults(site, values)
+    for text in site.requests:
+        request = _parsed(text)
+        free = request.names - numbers.keys()
+        if not free:
+            size = _evaluate(request, numbers)
+            if size is not None and amount.fits(size):
+                return Exact(size, f"{text} makes {amount.text}")
+        elif len(free) == 1 and free <= site.drivers.keys():
+            (driver,) = free
+            for seen in _seen(driver, step):
+                size = _evaluate(request, {**numbers, driver: seen})
+                if size is not None and amount.fits(size):
+                    return Exact(size, f"{driver} = {seen}, from the scheduler dump")
+    return None
+
+
 def of_driver(
     site: KnownSite, values: Mapping[str, int], driver: str, count: int
 ) -> int | None:

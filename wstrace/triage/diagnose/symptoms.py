@@ -12,7 +12,7 @@ from wstrace.findings.codes import Severity
 from wstrace.findings.finding import Finding, FromLog
 from wstrace.known_sites import known
 from wstrace.trace.records import Ranks, Slot
-from wstrace.triage.diagnose import bounding, reasons
+from wstrace.triage.diagnose import bounding, reasons, releases, sizes
 from wstrace.triage.diagnose.numbers import values
 from wstrace.triage.extract import tracebacks
 from wstrace.triage.ingest.ranks import NOWHERE
@@ -72,18 +72,25 @@ def _over_reserved(
         if not resize.file or not resize.function or refused:
             continue
         version = _version(settings, resize.origin.line)
-        site = known.match(resize.file, resize.function, version)
-        if site is None or site.triage_class != "over_reserved":
+        rule = _rule(resize, settings, given)
+        if rule.site is None or rule.site.triage_class != "over_reserved":
             continue
-        if _fixed(version, site.first_fixed):
+        if releases.is_fixed(rule.site, version, rule.fits):
             continue
-        yield _of_resize(
-            resize, text, settings, given, "over_reserved", "WS203", reasons.OVER, "likely"
-        )
+        why = reasons.OVER.format(where=_where(version, rule))
+        yield _of_resize(resize, text, settings, given, "over_reserved", "WS203", why, "likely")
 
 
-def _fixed(version: str | None, first_fixed: str) -> bool:
-    return bool(version and first_fixed) and release_of(version).has_fix(first_fixed)
+def _where(version: str | None, rule: bounding.Rule) -> str:
+    if rule.fits and rule.site is not None and rule.site.version != version:
+        return " in the release whose formula makes this size"
+    return " in this version" if version else ""
+
+
+def _rule(resize: Resize, settings: Settings, given: Given) -> bounding.Rule:
+    version = _version(settings, resize.origin.line)
+    numbers = values(settings.resolve(resize.origin.line), given, settings.model())
+    return bounding.choose_rule((resize.file,), resize.function, version, numbers, resize.after)
 
 
 def _late_growths(text: Text) -> Iterator[tuple[Resize, str]]:
@@ -191,9 +198,17 @@ def _grown(
     for resize, after in late:
         kind: LogClass = "unlocked_growth_oom"
         code, why = "WS201", reasons.LATE
+        if _is_reservation(resize, settings, given):
+            why = reasons.RESERVED_LATE
         if after != "kv":
             kind, code, why = "pointer_moved_after_capture", "WS301", reasons.LATE_CAPTURE
         yield _of_resize(resize, text, settings, given, kind, code, why, "likely")
+
+
+def _is_reservation(resize: Resize, settings: Settings, given: Given) -> bool:
+    """Whether vLLM's own builder reserved there, which KV sizing does not count."""
+    site = _rule(resize, settings, given).site
+    return site is not None and site.triage_class == "unlocked_growth_oom"
 
 
 def _of_resize(
@@ -208,9 +223,13 @@ def _of_resize(
 ) -> Finding:
     config = settings.resolve(resize.origin.line)
     version = _version(settings, resize.origin.line)
-    site = known.match(resize.file or "", resize.function or "", version)
+    rule = _rule(resize, settings, given)
+    site = rule.site
     numbers = values(config, given, settings.model())
     exact = _locked(resize.after, text)
+    if exact is None and site is not None:
+        made = sizes.fixed(site, numbers, resize.after, None)
+        exact = made.bytes if made else None
     bound = bounding.worst_case(site, numbers)
     if kind != "over_reserved":
         bound = bounding.checked(bound, site, numbers, resize.after, ())
@@ -229,6 +248,7 @@ def _of_resize(
         evidence=(f"line {resize.origin.line}: {resize.before.text} -> {resize.after.text}",),
         numbers=numbers,
     )
+    log = releases.with_releases(log, rule.fits)
     ubatch = resize.ubatch
     return Finding(
         code,

@@ -133,7 +133,7 @@ _SPECULATIVE: Final = re.compile(r"[\"']num_speculative_tokens[\"']\s*:\s*(\d+)"
 _ASSIGNED: Final = re.compile(
     r"(?<![\w-])(?P<name>max[-_]model[-_]len|max[-_]num[-_]batched[-_]tokens"
     r"|max[-_]num[-_]seqs|(?:tensor|data|pipeline)[-_]parallel[-_]size"
-    rf"|{'|'.join(_ENVIRONMENT)})[\"'`]?\s*[=:]\s*[\"'`]?(?P<value>\d[\d_,]*[kKmM]?)(?![\w.])"
+    rf"|{'|'.join(_ENVIRONMENT)})[\"'`]?(?:\s*[=:]\s*|\s+(?:is\s+|of\s+)?)[\"'`]?(?P<value>\d[\d_,]*[kKmM]?)(?![\w.])"
 )
 _KEYS: Final = dict.fromkeys(key for row in rows() for key in row.keys if "." not in key)
 # matches: '"num_key_value_heads": 8'

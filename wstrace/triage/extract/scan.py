@@ -30,10 +30,13 @@ if TYPE_CHECKING:
     from wstrace.triage.extract.refusals import Found
     from wstrace.triage.ingest.squeeze import Squeezed
 
-# vLLM 0.13.0 to 0.33.0, under VLLM_DEBUG_WORKSPACE; the lane: 0.28.0 on
+# vLLM 0.13.0 to 0.33.0, under VLLM_DEBUG_WORKSPACE; the lane: 0.28.0 on. People leave out
+# the words before the caller.
 # matches: "Resizedworkspacefrom'mla.py:7:forward':0.00MB->16.00MB(ubatch0,lane1)"
 _RESIZE: Final = re.compile(
-    rf"Resizedworkspacefrom[/']*(?P<caller>[^']{{1,300}}?)[/']*:{SIZE.format('before')}"
+    r"(?:Resizedworkspacefrom[/']*(?P<caller>[^']{1,300}?)"
+    r"|[/'](?P<bare>[\w.\-]{1,80}\.py:\d+:[\w.<>]{1,80}))"
+    rf"[/']*:{SIZE.format('before')}"
     rf"(?:->?|>){SIZE.format('after')}"
     r"(?:\((?:(?P<every>\d+)ubatches|ubatch(?P<ubatch>\d+)(?:,lane(?P<lane>\d+))?))?"
 )
@@ -105,7 +108,7 @@ def _debug_lines(squeezed: Squeezed, stream: str) -> Iterator[Found]:
 
 
 def _resize(match: re.Match[str], origin: Origin) -> Resize:
-    site = SITE.search(match["caller"])
+    site = SITE.search(match["caller"] or match["bare"])
     return Resize(
         origin,
         file=site["file"] if site else None,

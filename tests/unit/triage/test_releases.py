@@ -1,0 +1,85 @@
+"""A size held against each release's formula, and advice by the release advised."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.triage.generator import bound_of, log_of, read
+from wstrace.findings.finding import Finding
+from wstrace.triage.diagnose.numbers import Given
+
+KPOOL = (
+    "'sparse_attn_indexer_kpool.py:284:sparse_attn_indexer_kpool': 0.00 MB -> {} MB (ubatch 0)"
+)
+NUMBERS = {"max_model_len": 1_000_000, "index_kpool": 4, "index_head_dim": 128}
+WHOLE = 40_000_000 * 132 + 1_048_576
+QUARTER = 10_000_000 * 132 + 1_048_576
+NEWEST = 2 * 8 * 250_000 * 132 + 1_048_576
+ENGINE = (
+    "INFO 09-01 10:00:00 [core.py:1] Initializing a V1 LLM engine (v{}) with config: model=1"
+)
+
+
+def _kpool(
+    size: str, version: str = "", head: str = "Resized workspace from "
+) -> list[Finding]:
+    said = ENGINE.format(version) if version else "no version"
+    return read(f"{said}\n{head}{KPOOL.format(size)}", Given(NUMBERS)).findings
+
+
+@pytest.mark.parametrize("head", ["Resized workspace from ", ""])
+def test_the_size_tells_the_release(head: str) -> None:
+    (finding,) = _kpool("5036.40", head=head)
+    log = log_of(finding)
+    assert finding.serving_bytes == bound_of(finding).bytes == WHOLE == 5_281_048_576
+    assert log.required_exact
+    assert log.fits == (("0.31.0", "0.32.0"),)
+    assert "in this version" not in log.why
+    assert "what vLLM 0.31.0 up to, not including, 0.32.0 asks for" in " ".join(log.evidence)
+
+
+def test_an_upgrade_is_judged_by_its_own_formula() -> None:
+    (finding,) = _kpool("5036.40")
+    upgrade = log_of(finding).commands[0]
+    assert upgrade.startswith("pip install 'vllm>=0.32.0'")
+    assert f"{QUARTER:,} bytes" in upgrade
+    assert f"{NEWEST:,} bytes" in upgrade
+
+
+def test_a_version_that_the_size_contradicts() -> None:
+    (finding,) = _kpool("5036.40", "0.33.0")
+    assert bound_of(finding).bytes == WHOLE
+    assert "asks for, not 0.33.0" in " ".join(log_of(finding).evidence)
+
+
+@pytest.mark.parametrize("size", [QUARTER, NEWEST])
+def test_a_size_of_a_fixed_release_is_not_too_much(size: int) -> None:
+    assert _kpool(f"{size / 2**20:.2f}") == []
+
+
+CONTINUATION = {"num_kv_heads": 8, "head_size": 128, "block_size": 16, "max_model_len": 16_384}
+DECODE = {"num_attention_heads": 16, "head_size": 128, "max_num_seqs": 8}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "asked", "worst", "rule"),
+    [
+        (CONTINUATION, "64.00", 2 * 8 * 16_384 * 128 * 2, "turboquant.reservation"),
+        (DECODE, "2.05", 2_146_816, "turboquant.reservation_decode"),
+    ],
+)
+def test_the_builders_own_reservation(
+    numbers: dict[str, int], asked: str, worst: int, rule: str
+) -> None:
+    """The second is of a run on an H100: 8 requests, 16 heads of 128, 32 splits."""
+    head = "(EngineCore pid=9) INFO 09-01 10:00:00 [workspace.py:190] "
+    text = (
+        f"{head}Available KV cache memory: 38.58 GiB\n"
+        f"{head}Resized workspace from 'turboquant_attn.py:224:_reserve_workspace': "
+        f"0.00 MB -> {asked} MB (ubatch 0)"
+    )
+    (finding,) = read(text, Given(numbers)).findings
+    log = log_of(finding)
+    assert (finding.code, log.rule and log.rule.id) == ("WS201", rule)
+    assert finding.serving_bytes == bound_of(finding).bytes == worst
+    assert "after the KV cache size was decided" in log.why
