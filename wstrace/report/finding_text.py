@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
@@ -16,6 +17,8 @@ from wstrace.triage.diagnose.advice import is_older
 from wstrace.triage.redaction import redact
 from wstrace.units import exact, human, plural
 
+# matches: 'config.json num_kv_heads or n_head_kv'
+_FURTHER_KEYS = re.compile(r"(config\.json [\w.]+)(?: or [\w.]+)+")
 MAX_LINE = 600
 MAX_WAYS = 8
 
@@ -174,7 +177,7 @@ def _missing(finding: Finding, needs: Sequence[str]) -> str:
     if not needs:
         return "not known for this site"
     names = finding.log.rule.names if finding.log and finding.log.rule else ()
-    places = {name.name: name.where() for name in names}
+    places = {name.name: _FURTHER_KEYS.sub(r"\1", name.where()) for name in names}
     told = [f"{name} ({places.get(name, f'--set {name}=N')})" for name in needs[:4]]
     more = f" and {len(needs) - 4} more" if len(needs) > 4 else ""
     return f"a number that takes {'; '.join(told)}{more}"
