@@ -47,10 +47,12 @@ def by_rule(site: Site) -> Bound | Refusal:
 
 def _experts(ask: Request, rules: Sequence[KnownSite]) -> str:
     """The class of experts that asked, as rules name it: of a class and its bases the first
-    that a rule knows, else the class; "" where the trace does not say."""
+    that a rule knows, else the class; "" where the trace does not say. Experts may ask by
+    themselves (Humming's): then they are the caller."""
     named = {name for rule in rules for name in rule.experts}
     classes = ask.classes.get("fused_experts", [])
-    return next((name for name in classes if name in named), classes[0] if classes else "")
+    known = [name for name in (*classes, *ask.classes.get("caller", [])) if name in named]
+    return next(iter((*known, *classes)), "")
 
 
 def _by_identity(site: Site, rules: Sequence[KnownSite], experts: str) -> Bound | Refusal:

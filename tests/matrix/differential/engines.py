@@ -111,9 +111,12 @@ _BACKENDS = {
 
 def draw_states(engine: Engine, random: Random, count: int) -> list[State]:
     """Steps inside the scheduler's limits: the corners, and random ones."""
+    length = engine["max_model_len"] - 1
     corners = [_decodes(engine, engine["max_num_seqs"], True), _one_prefill(engine, True)]
     corners += [_uneven(engine, width) for width in range(1, _width(engine) + 1)]
     corners.append(_full(engine))
+    corners += [*(_even(engine, most) for most in (128, 512, length)), _beside_single(engine)]
+    corners += [_beside_short(engine, short) for short in (1, 3)]
     drawn = [_random_step(engine, random) for _ in range(count)]
     steps = [*(step for step in corners if step), *(step for step in drawn if step)]
     return [State(tuple(step), _padded(engine, step, random)) for step in steps]
@@ -149,6 +152,30 @@ def _full(engine: Engine) -> list[ScheduledRequest]:
         step.append(ScheduledRequest(scheduled=scheduled, computed=0))
         left -= scheduled
     return step
+
+
+def _even(engine: Engine, longest: int) -> list[ScheduledRequest]:
+    """The budget in equal shares of up to `longest`, a new prompt each."""
+    seqs = engine["max_num_seqs"]
+    share = min(engine["max_num_batched_tokens"] // seqs, longest)
+    return [ScheduledRequest(scheduled=share, computed=0) for _ in range(seqs)]
+
+
+def _beside_single(engine: Engine) -> list[ScheduledRequest]:
+    """One new prompt beside as many of a single token as there may be."""
+    short = engine["max_num_seqs"] - 1
+    left = min(engine["max_num_batched_tokens"] - short, engine["max_model_len"] - 1)
+    return [ScheduledRequest(scheduled=n, computed=0) for n in (left, *[1] * short)]
+
+
+def _beside_short(engine: Engine, short: int) -> list[ScheduledRequest]:
+    """One prefill of nearly the whole budget and `short` brief ones, all at their end."""
+    brief, length = _width(engine) + 1, engine["max_model_len"]
+    left = min(engine["max_num_batched_tokens"] - short * brief, length - 1)
+    if left <= brief or engine["max_num_seqs"] <= short:
+        return []
+    rows = [left, *[brief] * short]
+    return [ScheduledRequest(scheduled=n, computed=length - n - 1) for n in rows]
 
 
 def _one_prefill(engine: Engine, last: bool) -> list[ScheduledRequest]:

@@ -87,6 +87,24 @@ def run(
     return tallies
 
 
+def held(release: Release, proofs: int = 2, most: int = 60, states: int = 6) -> frozenset[str]:
+    """What a short run holds against the rules: FILE:FUNCTION, and classes of experts.
+
+    Held is a scene of which `proofs` engines were played with a proved bound, and no state lay
+    above one; `most` engines are drawn for it. A scene that cannot be played holds nothing.
+    """
+    found: dict[str, bool] = {}
+    for scene in scenes(release):
+        random, tally = Random(f"held.{release.version}.{scene.name}"), Tally()
+        for _ in range(most):
+            _one(release, scene, random, states, tally)
+            if tally.lows or tally.proved >= proofs:
+                break
+        name = scene.experts or f"{scene.file}:{scene.function}"
+        found[name] = found.get(name, True) and tally.proved >= proofs and not tally.lows
+    return frozenset(name for name, good in found.items() if good)
+
+
 def _one(release: Release, scene: Scene, random: Random, states: int, tally: Tally) -> None:
     engine = draw_engine(random, prefill_context=has_prefill_context(release))
     try:
@@ -141,7 +159,8 @@ def _request(scene: Scene, index: int, state: State, size: int) -> Request:
         index=index, total_tokens=state.tokens, num_reqs=len(state.requests),
         requests=list(state.requests),
     )  # fmt: skip
+    told = {"fused_experts": scene.experts, "caller": scene.caller}
     return Request(
         site=1, slot=Slot(), bytes=size, arena=size, phase="serving", locked=True, step=step,
-        classes={"fused_experts": [scene.experts]} if scene.experts else {},
+        classes={name: [cls] for name, cls in told.items() if cls},
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from enum import Enum
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +16,12 @@ import torch
 from tests.matrix.differential.engines import Engine, State
 from tests.matrix.differential.released import Release, instance, specs_of
 from tests.matrix.differential.scene import BF16, Scene, has, taken
-from wstrace.known_sites.known import require
+from wstrace.known_sites.known import known_sites
 
 MOE = "vllm/model_executor/layers/fused_moe"
 KERNEL = f"{MOE}/modular_kernel.py"
 PCP = "vllm/v1/worker/gpu/pcp_manager.py"
+ALLOCATE = "FusedMoEKernelModularImpl._allocate_buffers"
 ROUND_UP = "mxfp4_round_up_hidden_size_and_intermediate_size"
 
 
@@ -30,34 +32,38 @@ def expert_scenes(release: Release) -> Iterator[Scene]:
         yield Scene(
             "MoE MarlinExperts, MXFP4 weights",
             KERNEL,
-            "FusedMoEKernelModularImpl._allocate_buffers",
+            ALLOCATE,
             partial(_allocate, marlin, "MarlinExperts", padded=True),
             partial(_kept_widths, release),
             "MarlinExperts",
         )
-    for rule in (
-        "moe.triton",
-        "moe.deep_gemm",
-        "moe.batched_deep_gemm",
-        "moe.cutlass_fp4",
-        "moe.output_only",
-    ):
-        for name in require(rule).experts:
-            file = _file_of(release, name)
-            if file is not None and "CPU" not in name:
+    named = {name for site in known_sites() if site.family == "moe" for name in site.experts}
+    for name in sorted(named):
+        file = _file_of(release, name)
+        if file is None:
+            continue
+        told = _dispatched if "Batched" in name else lambda _: {}
+        for bits in (16, 8, 4) if "Humming" in name else (16,):
+            play = partial(_allocate, file, name, bits=bits)
+            shown = f"MoE {name}" + ("" if "Humming" not in name else f", {bits} bits")
+            yield Scene(shown, KERNEL, ALLOCATE, play, told, name)
+            if "Humming" in name:
+                play = partial(_allocate, file, name, bits=bits, whole=False)
+                own = "HummingExpertsBase.make_workspaces"
                 yield Scene(
-                    f"MoE {name}",
-                    KERNEL,
-                    "FusedMoEKernelModularImpl._allocate_buffers",
-                    partial(_allocate, file, name),
-                    _dispatched if "Batched" in name else lambda _: {},
-                    name,
+                    f"{shown}, its own call", file, own, play, told, caller=name
                 )
 
 
 def has_prefill_context(release: Release) -> bool:
     """PCP with a planner of its own (the V2 runner, from 0.26)."""
     return has(release, PCP, "PCPManager._iter_rank_chunks")
+
+
+_SINGLE = {"MarlinExperts", "BatchedMarlinExperts", "Rdna3WNA16Experts"}
+"""Experts whose moe_problem_size gives the width of one projection, not of gate and up."""
+_ARRIVE = {"CutlassBatchedExpertsFp8", "FlashInferCuteDSLBatchedExperts"}
+"""Experts that count the rows of the batch that arrives: a rank's budget from each dispatcher."""
 
 
 def _file_of(release: Release, name: str) -> str | None:
@@ -130,10 +136,56 @@ def expert_rows(release: Release, engine: Engine, state: State) -> int:
     return ranks * split if engine.dispatch != "none" else tokens
 
 
+class Bits(Enum):
+    """Humming's names of number formats, as far as its shape code asks: `num_bits`."""
+
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+    float8e3m4 = "float8e3m4"
+    float8e4m3 = "float8e4m3"
+    float8e5m2 = "float8e5m2"
+    int8 = "int8"
+    int4 = "int4"
+    float4e0m3 = "float4e0m3"
+    float4e2m1 = "float4e2m1"
+
+    @property
+    def num_bits(self) -> int:
+        """Bits of one element."""
+        return {"float16": 16, "bfloat16": 16, "float32": 32, "int4": 4}.get(self.value, 8)
+
+
+GEMMS = Enum("GEMMS", ("INDEXED", "GROUPED_CONTIGUOUS", "GROUPED_MASKED"))
+"""Humming's GemmType."""
+_ACTIVATIONS = {16: Bits.bfloat16, 8: Bits.float8e4m3, 4: Bits.int4}
+
+
+def _humming(hidden: int, width: int, bits: int) -> dict[str, Any]:
+    """What Humming's experts keep of their layer: `layer` up to 0.27, configs from 0.28 on."""
+    kinds = {"a_dtype": _ACTIVATIONS[bits], "c_dtype": Bits.bfloat16}
+    unpadded = {"pad_shape_n": 0, "pad_shape_k": 0}
+    first = SimpleNamespace(shape_n=2 * width, shape_k=hidden, **unpadded, **kinds)
+    second = SimpleNamespace(shape_n=hidden, shape_k=width, **unpadded, **kinds)
+    layer = SimpleNamespace(
+        intermediate_size=width, intermediate_size_per_partition=width, hidden_size=hidden,
+        humming_metas={"w13": first, "w2": second}, param_dtype=BF16, params_dtype=BF16,
+    )  # fmt: skip
+    return {"layer": layer, "humming_configs": {"w13": first, "w2": second}}
+
+
 def _allocate(
-    file: str, name: str, release: Release, engine: Engine, state: State, padded: bool = False
+    file: str,
+    name: str,
+    release: Release,
+    engine: Engine,
+    state: State,
+    padded: bool = False,
+    bits: int = 16,
+    whole: bool = True,
 ) -> Any:
-    """The kernel's buffers; `padded`: the weights of a quantisation that rounds them up."""
+    """The kernel's buffers. `padded`: the weights of a quantisation that rounds them up;
+    `bits` of an activation, where the class asks; `whole` False: the experts' own call."""
     if "Batched" in name and engine.dispatch == "none":
         return None
     release.provide(
@@ -148,6 +200,9 @@ def _allocate(
             ),
             "get_mk_alignment_for_contiguous_layout": lambda: [128, 128],
             "is_deep_gemm_e8m0_used": lambda: False,
+            "dtypes": Bits,
+            "GemmType": GEMMS,
+            "HummingGemmType": GEMMS,
         }
     )
     activation = release.get(f"{MOE}/activation.py", "MoEActivation").SILU
@@ -161,6 +216,7 @@ def _allocate(
         moe_parallel_config=parallel,
         hidden_dim_unpadded=engine["hidden_size"],
         use_mori_kernels=False,
+        num_local_experts=-(-engine["num_experts"] // engine["expert_parallel_size"]),
     )
     quantised = SimpleNamespace(
         block_shape=[128, 128],
@@ -183,6 +239,9 @@ def _allocate(
         per_token_activation=False,
         _expects_unquantized_inputs=True,
         hidden_dim_unpadded=engine["hidden_size"],
+        use_deep_ep_ll_nvfp4_dispatch=False,
+        num_experts=-(-engine["num_experts"] // engine["expert_parallel_size"]),
+        **_humming(engine["hidden_size"], engine["moe_intermediate_size"], bits),
     )
     kernel = instance(
         release.get(KERNEL, "FusedMoEKernelModularImpl"),
@@ -190,6 +249,11 @@ def _allocate(
         prepare_finalize=SimpleNamespace(allocate_fused_expert_output=lambda *_: None),
     )
     rows = expert_rows(release, engine, state)
+    if name in _ARRIVE:
+        rows = dispatched["moe_max_num_tokens"] * dispatched["num_dispatchers"]
+    if not whole:
+        silu = release.get(f"{MOE}/activation.py", "MoEActivation").SILU
+        return specs_of(lambda: experts.make_workspaces(rows, engine["top_k"], silu))
     total = engine["num_experts"]
     hidden, width = engine["hidden_size"], engine["moe_intermediate_size"]
     if padded:
@@ -199,7 +263,7 @@ def _allocate(
         "device": "meta",
         "M_chunk": rows,
         "M_full": rows,
-        "N": width if name == "MarlinExperts" else 2 * width,
+        "N": width if name in _SINGLE else 2 * width,
         "K": hidden,
         "top_k": engine["top_k"],
         "global_num_experts": total,

@@ -13,27 +13,24 @@ from typing import Any
 
 import torch
 
+from tests.matrix.differential.deepseek_v4 import prefill_scenes
 from tests.matrix.differential.engines import Engine, State
+from tests.matrix.differential.mla import mla_scenes
 from tests.matrix.differential.moe import expert_scenes
 from tests.matrix.differential.released import Release, Unknown, instance, specs_of
-from tests.matrix.differential.scene import BF16, Scene, has, taken
+from tests.matrix.differential.scene import BF16, Scene, decodes_of, has, meta, taken
 
 BACKENDS = "vllm/v1/attention/backends"
 
 
 def scenes(release: Release) -> Iterator[Scene]:
     """The scenes that this release has the functions of."""
-    for scene in (*_ATTENTION, *expert_scenes(release)):
+    for scene in (*_ATTENTION, *mla_scenes(), *prefill_scenes(), *expert_scenes(release)):
         if not has(release, scene.file, scene.function):
             continue
         function = release.get(scene.file, scene.function)
         if "get_simultaneous" in function.__code__.co_names:  # else it has a buffer of its own
             yield scene
-
-
-def meta(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
-    """A tensor without memory."""
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def _method(release: Release, file: str, function: str, **attributes: Any) -> Any:
@@ -44,9 +41,7 @@ def _method(release: Release, file: str, function: str, **attributes: Any) -> An
 
 def _decode_rows(state: State, engine: Engine) -> int | None:
     """Rows of a batch of decodes alone, None for another; a graph may have padded it."""
-    most = 1 + engine.numbers.get("num_speculative_tokens", 0)
-    pure = all(r.computed and r.scheduled <= most for r in state.requests)
-    return state.padded if pure else None
+    return state.padded if len(decodes_of(state, engine)) == len(state.requests) else None
 
 
 def _continuation(
@@ -287,8 +282,7 @@ def _indexer(release: Release, engine: Engine, state: State) -> Any:
 
 def _paged_logits(release: Release, engine: Engine, state: State) -> Any:
     """Decodes padded to the longest of them."""
-    most = 1 + engine.numbers.get("num_speculative_tokens", 0)
-    decodes = [r for r in state.requests if r.computed and r.scheduled <= most]
+    decodes = decodes_of(state, engine)
     if not decodes:
         return None
     width = max(r.scheduled for r in decodes)

@@ -199,14 +199,26 @@ ROWS = [
     Row(
         "mla.tokenspeed_decode",
         "0.33.0",
-        {**MLA, "num_sms": 148, "max_num_seqs": 64},
+        {**MLA, "num_sms": 148, "max_num_seqs": 64, "max_num_batched_tokens": 2048},
         [((148 * 12 * 8 * 513 * 4,), 1)],
     ),
     Row(
         "mla.tokenspeed_decode",
         "0.33.0",
-        {**MLA, "num_sms": 148, "max_num_seqs": 64, "min_split_kv": 4},
+        {
+            **MLA, "num_sms": 148, "max_num_seqs": 64, "max_num_batched_tokens": 2048,
+            "min_split_kv": 4, "max_cudagraph_capture_size": 0,
+        },
         [((64 * 128 * 4 * 513 * 4,), 1)],
+    ),
+    Row(  # a graph wider than the decodes
+        "mla.tokenspeed_decode",
+        "0.33.0",
+        {
+            **MLA, "num_sms": 148, "max_num_seqs": 64, "max_num_batched_tokens": 2048,
+            "min_split_kv": 4, "max_cudagraph_capture_size": 128,
+        },
+        [((128 * 128 * 4 * 513 * 4,), 1)],
     ),
     Row(
         "mla.flashmla_sparse_fp8",
@@ -334,8 +346,8 @@ ROWS = [
     Row(
         "deepseek_v41.prefill_gather_rocm",
         "0.33.0",
-        {**V4, "num_attention_heads": 16},
-        [((4, 7501 + 128 + 2048, 512), 2), ((2048, 16, 512), 2)],
+        {**V4, "num_attention_heads": 16, "compress_ratio": 2},
+        [((4, 15_001 + 128 + 2048, 512), 2), ((2048, 16, 512), 2)],
     ),
     Row(
         "dcp.flash_attention",
