@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from wstrace.bounds.bound import Bound
+from wstrace.bounds.buffers import same_buffers
 from wstrace.bounds.evidence import Refusal, Site, reaches, told
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
@@ -220,14 +221,15 @@ def _of_config(bound: Bound, rule: KnownSite, defaults: Mapping[str, Expression]
 def _reproduces(
     rule: KnownSite, ask: Request, site: Site, defaults: Mapping[str, Expression]
 ) -> bool:
-    """True where one of the function's calls gives the bytes for values its step allows."""
+    """True where one of the function's calls gives the bytes, buffer for buffer, for values
+    that its step allows."""
     return any(_gives(call, rule, ask, site, defaults) for call in rule.requests)
 
 
 def _gives(
     call: str, rule: KnownSite, ask: Request, site: Site, defaults: Mapping[str, Expression]
 ) -> bool:
-    request = _with(call, defaults)
+    request = whole = _with(call, defaults)
     try:
         ends = {
             name: _with(text, defaults).evaluate(site.numbers)
@@ -237,6 +239,12 @@ def _gives(
         request = request.substitute(
             {name: site.numbers[name] for name in request.names - ends.keys()}
         )
-        return reaches(request, ask, ends, monotone=rule.variant.monotone)
+        return reaches(
+            request,
+            ask,
+            ends,
+            monotone=rule.variant.monotone,
+            fits=lambda drivers: same_buffers(whole, {**site.numbers, **drivers}, ask),
+        )
     except (WstraceError, KeyError):
         return False

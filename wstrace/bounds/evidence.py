@@ -7,7 +7,7 @@ them (`reaches`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -122,16 +122,22 @@ def _decodes(request: ScheduledRequest) -> bool:
 
 
 def reaches(
-    request: Expression, ask: Request, ends: Mapping[str, int], *, monotone: bool = True
+    request: Expression,
+    ask: Request,
+    ends: Mapping[str, int],
+    *,
+    monotone: bool = True,
+    fits: Callable[[Mapping[str, int]], bool] = lambda _: True,
 ) -> bool:
-    """True where `request` is the bytes of `ask` for some values of its drivers.
+    """True where `request` is the bytes of `ask` for some values of its drivers that `fits`
+    takes.
 
     `ends` are the drivers' limits. A real step narrows them to what the scheduler gave; a
     dummy step (profiling, capture) may have had any. `monotone`: the formula rises in each
     driver, so that the last one is found by bisection.
     """
     every = _spans(ask, ends, first=0 if monotone else 1)
-    return any(_reachable(request, spans, ask.bytes, monotone) for spans in every)
+    return any(_reachable(request, spans, ask.bytes, monotone, fits) for spans in every)
 
 
 def _spans(ask: Request, ends: Mapping[str, int], first: int) -> list[dict[str, range]]:
@@ -156,7 +162,11 @@ def _span(name: str, row: Mapping[str, int], whole: range) -> range:
 
 
 def _reachable(
-    request: Expression, spans: Mapping[str, range], size: int, monotone: bool
+    request: Expression,
+    spans: Mapping[str, range],
+    size: int,
+    monotone: bool,
+    fits: Callable[[Mapping[str, int]], bool],
 ) -> bool:
     names = sorted(spans, key=lambda name: len(spans[name]))
     outer = names[:-1] if monotone else names
@@ -167,27 +177,30 @@ def _reachable(
         return False
     for values in product(*(spans[name] for name in outer)):
         fixed = dict(zip(outer, values, strict=True))
-        if _meets(request, fixed, names[len(outer) :], spans, size):
+        met = _meeting(request, fixed, names[len(outer) :], spans, size)
+        if met is not None and fits(met):
             return True
     return False
 
 
-def _meets(
+def _meeting(
     request: Expression,
     fixed: dict[str, int],
     rest: Sequence[str],
     spans: Mapping[str, range],
     size: int,
-) -> bool:
-    """With all but one driver fixed, search the last by bisection: the rule rises in it."""
+) -> dict[str, int] | None:
+    """The values that give `size`: with all but one driver fixed, the last is searched by
+    bisection, since the rule rises in it. Where several do, its buffers are the same in all."""
     if not rest:
-        return request.evaluate(fixed) == size
+        return fixed if request.evaluate(fixed) == size else None
     span = spans[rest[0]]
     low, high = 0, len(span)
     while low < high:
         middle = (low + high) // 2
-        value = request.evaluate({**fixed, rest[0]: span[middle]})
+        tried = {**fixed, rest[0]: span[middle]}
+        value = request.evaluate(tried)
         if value == size:
-            return True
+            return tried
         low, high = (middle + 1, high) if value < size else (low, middle)
-    return False
+    return None

@@ -10,14 +10,16 @@ from random import Random
 from tests.matrix.differential.engines import Engine, State, draw_engine, draw_states
 from tests.matrix.differential.moe import has_prefill_context
 from tests.matrix.differential.released import Release, request_bytes
+from tests.matrix.differential.released import Spec as Asked
 from tests.matrix.differential.scene import Scene
 from tests.matrix.differential.scenes import scenes
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.by_rule import by_rule
 from wstrace.bounds.evidence import Site
-from wstrace.trace.records import Limit, Request, Slot, Step
+from wstrace.trace.records import Limit, Request, Slot, Spec, Step
 from wstrace.vllm.limits import LIMIT_NAMES
 
+Specs = tuple[Asked, ...]
 ALLOWED = 1.25
 """A proved bound up to this many times the truth is called close."""
 _SEEN = 3
@@ -116,7 +118,7 @@ def _one(release: Release, scene: Scene, random: Random, states: int, tally: Tal
         return
     tally.engines += 1
     tally.states += len(played)
-    most = max(size for _, size in played)
+    most = max(request_bytes(specs) for _, specs in played)
     found = _bound(release, scene, engine, random.sample(played, min(_SEEN, len(played))))
     if isinstance(found, str):
         tally.refused[found] += 1
@@ -130,22 +132,22 @@ def _one(release: Release, scene: Scene, random: Random, states: int, tally: Tal
 
 def _played(
     release: Release, scene: Scene, engine: Engine, states: Sequence[State]
-) -> Iterator[tuple[State, int]]:
+) -> Iterator[tuple[State, Specs]]:
     for state in states:
         release.provide({})
         specs = scene.play(release, engine, state)
         if specs is not None and request_bytes(specs):
-            yield state, request_bytes(specs)
+            yield state, specs
 
 
 def _bound(
-    release: Release, scene: Scene, engine: Engine, seen: Sequence[tuple[State, int]]
+    release: Release, scene: Scene, engine: Engine, seen: Sequence[tuple[State, Specs]]
 ) -> Bound | str:
     """The bound of a trace that saw these requests; why there is none of grade proved."""
     told: dict[str, Limit] = {n: v for n, v in engine.numbers.items() if n in LIMIT_NAMES}
     told |= {n: v for n, v in engine.words.items() if n in LIMIT_NAMES}
     asks = tuple(
-        _request(scene, index, state, size) for index, (state, size) in enumerate(seen)
+        _request(scene, index, state, specs) for index, (state, specs) in enumerate(seen)
     )
     limits = {**told, **scene.numbers(engine)}
     found = by_rule(Site(scene.file, scene.function, asks, limits, release.version))
@@ -154,13 +156,18 @@ def _bound(
     return found.why or "no rule"
 
 
-def _request(scene: Scene, index: int, state: State, size: int) -> Request:
+def _request(scene: Scene, index: int, state: State, specs: Specs) -> Request:
+    size = request_bytes(specs)
     step = Step(
         index=index, total_tokens=state.tokens, num_reqs=len(state.requests),
         requests=list(state.requests),
     )  # fmt: skip
     told = {"fused_experts": scene.experts, "caller": scene.caller}
+    buffers = [
+        Spec([int(d) for d in shape], str(dtype), request_bytes(((shape, dtype),)))
+        for shape, dtype in specs
+    ]
     return Request(
-        site=1, slot=Slot(), bytes=size, arena=size, phase="serving", locked=True, step=step,
+        site=1, specs=buffers, slot=Slot(), bytes=size, arena=size, phase="serving", locked=True, step=step,
         classes={name: [cls] for name, cls in told.items() if cls},
     )  # fmt: skip
