@@ -46,9 +46,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--source", action="append", default=[], metavar="VERSION=DIR")
     made.add_argument("--all", action="store_true", help="reservations and warm-up calls too")
     made.add_argument("--formulas", action="store_true", help="print the formulas")
-    made.add_argument(
-        "--check", action="store_true", help=f"exit 1 below {FORMULAS:.0%} formulas, {PROVED:.0%} proved".replace("%", "%%")
-    )
+    asked = f"exit 1 below {FORMULAS:.0%} formulas, {PROVED:.0%} proved"
+    made.add_argument("--check", action="store_true", help=asked.replace("%", "%%"))
     return made
 
 
@@ -124,14 +123,12 @@ def measured(
 
 def report(version: str, root: Path, options: argparse.Namespace) -> bool:
     """Print one release's table; True with formulas for 90% and 85% proved."""
-    shares, rows = measured(
-        version, root, every=options.all, formulas=options.formulas
-    )
+    shares, rows = measured(version, root, every=options.all, formulas=options.formulas)
     print(f"vLLM {version}: {shares.sites} {'' if options.all else 'serving '}call sites")
     print("\n".join(rows))
-    print(f"formula {shares.formula:.1%}, closed by slicing alone {shares.closed:.1%}, ", end="")
-    print(f"closed or by rule {shares.ruled:.1%}, ", end="")
-    print(f"proved {shares.proved:.1%} of {shares.sites}\n")
+    alone = f"closed by slicing alone {shares.closed:.1%}"
+    ruled = f"closed or by rule {shares.ruled:.1%}"
+    print(f"formula {shares.formula:.1%}, {alone}, {ruled}, proved {shares.proved:.1%}\n")
     return shares.formula >= FORMULAS and shares.proved >= PROVED
 
 
@@ -218,9 +215,7 @@ def state_of(site: Surveyed) -> str:
     return f"stopped: {site.stopped}"
 
 
-def row(
-    site: Surveyed, version: str, held: frozenset[str], *, formulas: bool = False
-) -> str:
+def row(site: Surveyed, version: str, held: frozenset[str], *, formulas: bool = False) -> str:
     """A site in a few lines."""
     limits = role_limits({})
     drivers = [f"{role} <= {limits[role].expression}" for role in site.drivers]

@@ -25,7 +25,7 @@ V4, V41 = "vllm/models/deepseek_v4", "vllm/models/deepseek_v41"
 METADATA = "vllm/v1/attention/backends/mla/sparse_swa.py"
 BUILDER = f"{V4}/sparse_mla.py"
 RATIOS = (4, 128)
-"""Tokens of a compressed entry in V4's layers (config.json compress_ratios); V4.1 has 1 and 2."""
+"""Tokens of a compressed entry in V4's layers (compress_ratios); V4.1 has 1 and 2."""
 _WHOLE = tuple[int, int, int, int]
 
 

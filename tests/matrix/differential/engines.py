@@ -28,10 +28,13 @@ class Engine:
 
 @dataclass(frozen=True)
 class State:
-    """A scheduler step: its requests, and the tokens after padding to a captured graph."""
+    """A scheduler step: its requests, and the tokens after padding to a captured graph: those
+    of the model's layers, and those that the attention's metadata count, which only a full
+    graph pads."""
 
     requests: tuple[ScheduledRequest, ...]
     padded: int
+    attended: int
 
     @property
     def tokens(self) -> int:
@@ -97,7 +100,12 @@ def draw_engine(random: Random, *, prefill_context: bool = True) -> Engine:
         dispatch = random.choice(("gather", "routed", "pairwise"))
     split = dispatch in ("gather", "routed") and ep and tp > 1 and dp > 1
     numbers["sequence_parallel_size"] = tp if split else 1
-    words = {"all2all_backend": _BACKENDS[dispatch], "dtype": "bfloat16"}
+    modes = ("FULL_AND_PIECEWISE", "FULL_AND_PIECEWISE", "FULL", "FULL_DECODE_ONLY", "NONE")
+    words = {
+        "all2all_backend": _BACKENDS[dispatch],
+        "dtype": "bfloat16",
+        "cudagraph_mode": random.choice(modes),
+    }
     return Engine(numbers, words, dispatch)
 
 
@@ -119,7 +127,7 @@ def draw_states(engine: Engine, random: Random, count: int) -> list[State]:
     corners += [_beside_short(engine, short) for short in (1, 3)]
     drawn = [_random_step(engine, random) for _ in range(count)]
     steps = [*(step for step in corners if step), *(step for step in drawn if step)]
-    return [State(tuple(step), _padded(engine, step, random)) for step in steps]
+    return [State(tuple(step), *_padded(engine, step, random)) for step in steps]
 
 
 def _width(engine: Engine) -> int:
@@ -209,8 +217,16 @@ def _random_step(engine: Engine, random: Random) -> list[ScheduledRequest]:
     return step
 
 
-def _padded(engine: Engine, step: list[ScheduledRequest], random: Random) -> int:
-    """The step's tokens, or those of the next graph where one is wide enough."""
+def _padded(engine: Engine, step: list[ScheduledRequest], random: Random) -> tuple[int, int]:
+    """The tokens of a step and those its attention counts: as scheduled, or those of the next
+    graph. FULL_AND_PIECEWISE has full graphs of decodes, as long as there are so many."""
     tokens = sum(request.scheduled for request in step)
     fits = [s for s in CAPTURED if tokens <= s <= engine["max_cudagraph_capture_size"]]
-    return fits[0] if fits and random.random() < 0.5 else tokens
+    mode, width = engine.words["cudagraph_mode"], _width(engine)
+    decodes = all(r.computed and r.scheduled == width for r in step)
+    full = decodes and fits and fits[0] <= engine["max_num_seqs"] * width
+    if not fits or mode == "NONE" or random.random() < 0.3:
+        return tokens, tokens
+    if mode == "FULL" or full:
+        return fits[0], fits[0]
+    return (tokens if mode == "FULL_DECODE_ONLY" else fits[0]), tokens

@@ -168,6 +168,7 @@ def _request(scene: Scene, index: int, state: State, specs: Specs) -> Request:
         for shape, dtype in specs
     ]
     return Request(
-        site=1, specs=buffers, slot=Slot(), bytes=size, arena=size, phase="serving", locked=True, step=step,
+        site=1, slot=Slot(), bytes=size, arena=size, phase="serving", locked=True, step=step,
+        specs=buffers,
         classes={name: [cls] for name, cls in told.items() if cls},
     )  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 
 from tests.matrix.differential.engines import Engine, State
 from tests.matrix.differential.released import Release, Unknown, instance, specs_of
-from tests.matrix.differential.scene import BF16, Scene, decodes_of, meta, taken
+from tests.matrix.differential.scene import Scene, decodes_of, meta, taken
 
 BACKENDS = "vllm/v1/attention/backends/mla"
 AITER = f"{BACKENDS}/rocm_aiter_mla.py"
@@ -34,19 +34,23 @@ def mla_scenes() -> Iterator[Scene]:
         yield Scene(
             f"DCP all-to-all, {backend} decode", ALL_TO_ALL, send,
             partial(_all_to_all_mla, most),
-            lambda _, most=most: {"reorder_batch_threshold": most},
+            partial(_told, "reorder_batch_threshold", most),
         )  # fmt: skip
     yield Scene("DCP all-to-all, FlashAttention", ALL_TO_ALL, send, _all_to_all_flash, _no_mla)
     for split in (1, 4):
         yield Scene(
             f"TokenSpeed decode, KV splits from {split}", TOKENSPEED, "_get_workspace",
-            partial(_tokenspeed, split), lambda _, split=split: {"min_split_kv": split},
+            partial(_tokenspeed, split), partial(_told, "min_split_kv", split),
         )  # fmt: skip
     for arch in ("gfx942", "RDNA"):
         yield Scene(
             f"ROCm AITER paged logits, {arch}", PAGED, "rocm_fp8_paged_mqa_logits",
             partial(_paged_logits, arch == "gfx942"),
         )  # fmt: skip
+
+
+def _told(name: str, value: int, _: Engine) -> dict[str, int]:
+    return {name: value}
 
 
 def _no_mla(_: Engine) -> dict[str, int]:
@@ -95,7 +99,7 @@ def _all_to_all_mla(most: int, release: Release, engine: Engine, state: State) -
     if engine["decode_context_parallel_size"] == 1 or not decodes:
         return None
     pure = len(decodes) == len(state.requests)
-    rows = state.padded if pure else sum(decodes)
+    rows = state.attended if pure else sum(decodes)
     return _reduce(release, engine, rows, engine["kv_lora_rank"])
 
 
@@ -103,7 +107,7 @@ def _all_to_all_flash(release: Release, engine: Engine, state: State) -> Any:
     """Every token of the step."""
     if engine["decode_context_parallel_size"] == 1:
         return None
-    return _reduce(release, engine, state.padded, engine["head_size"])
+    return _reduce(release, engine, state.attended, engine["head_size"])
 
 
 def _tokenspeed(split: int, release: Release, engine: Engine, state: State) -> Any:

@@ -50,9 +50,7 @@ def expert_scenes(release: Release) -> Iterator[Scene]:
             if "Humming" in name:
                 play = partial(_allocate, file, name, bits=bits, whole=False)
                 own = "HummingExpertsBase.make_workspaces"
-                yield Scene(
-                    f"{shown}, its own call", file, own, play, told, caller=name
-                )
+                yield Scene(f"{shown}, its own call", file, own, play, told, caller=name)
 
 
 def has_prefill_context(release: Release) -> bool:
@@ -63,7 +61,7 @@ def has_prefill_context(release: Release) -> bool:
 _SINGLE = {"MarlinExperts", "BatchedMarlinExperts", "Rdna3WNA16Experts"}
 """Experts whose moe_problem_size gives the width of one projection, not of gate and up."""
 _ARRIVE = {"CutlassBatchedExpertsFp8", "FlashInferCuteDSLBatchedExperts"}
-"""Experts that count the rows of the batch that arrives: a rank's budget from each dispatcher."""
+"""Experts that count the rows of the batch that arrives: a budget from each dispatcher."""
 
 
 def _file_of(release: Release, name: str) -> str | None:

@@ -20,8 +20,8 @@ Play = Callable[[Release, Engine, State], tuple[Spec, ...] | None]
 class Scene:
     """A call site in one release. `play` gives a request's specs, None where this engine or
     step does not come there. `numbers` are the layer's own, as the recorder reads them or a
-    person tells them with --set; `experts` is the class that a fused MoE kernel asks for, `caller`
-    the class of the object that asks."""
+    person tells them with --set; `experts` is the class that a fused MoE kernel asks for,
+    `caller` the class of the object that asks."""
 
     name: str
     file: str

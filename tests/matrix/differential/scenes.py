@@ -41,7 +41,7 @@ def _method(release: Release, file: str, function: str, **attributes: Any) -> An
 
 def _decode_rows(state: State, engine: Engine) -> int | None:
     """Rows of a batch of decodes alone, None for another; a graph may have padded it."""
-    return state.padded if len(decodes_of(state, engine)) == len(state.requests) else None
+    return state.attended if len(decodes_of(state, engine)) == len(state.requests) else None
 
 
 def _continuation(
@@ -132,7 +132,7 @@ def _flash_dcp(release: Release, engine: Engine, state: State) -> Any:
     if ranks == 1:
         return None
     heads, size = engine["num_attention_heads"], engine["head_size"]
-    gathered = meta(state.padded, heads * ranks, size)
+    gathered = meta(state.attended, heads * ranks, size)
     release.provide(
         {
             "get_dcp_group": lambda: SimpleNamespace(all_gather=lambda *_, **__: gathered),
@@ -153,7 +153,7 @@ def _flash_dcp(release: Release, engine: Engine, state: State) -> Any:
     )
     given: dict[str, Any] = {name: Unknown(name) for name in run.__code__.co_varnames[1:]}
     given |= {
-        "query": meta(state.padded, heads, size),
+        "query": meta(state.attended, heads, size),
         "attn_metadata": SimpleNamespace(
             query_start_loc=meta(2),
             max_query_len=1,
@@ -344,7 +344,9 @@ def _dcp_verify(release: Release, engine: Engine, state: State) -> Any:
         kv_lora_rank=engine["kv_lora_rank"],
         _sm_count=engine["num_sms"],
     )
-    verify = SimpleNamespace(max_kv_seq_len=state.longest)
+    whole = engine["max_model_len"] if engine.words["cudagraph_mode"] != "NONE" else None
+    share = -(-(whole or state.longest) // engine["decode_context_parallel_size"])
+    verify = SimpleNamespace(max_kv_seq_len=share)
     q = meta(rows, heads, engine["kv_lora_rank"])
     return specs_of(lambda: run(q, verify, None, None, BF16))
 

@@ -1,7 +1,7 @@
 """The survey's table in docs/formulas.md: how many sites are proved, and what is open and why.
 
-`scripts/test-versions --write-survey` slices every release from 0.20 and holds its rules against
-a short run (a quarter of an hour), and writes the table anew.
+`scripts/test-versions --write-survey` slices every release from 0.20, holds its rules against a
+short run (a quarter of an hour), and writes the table anew.
 """
 
 from __future__ import annotations

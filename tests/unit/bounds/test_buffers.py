@@ -1,4 +1,4 @@
-"""A rule is held against each buffer of a request, not against a total that they happen to make."""
+"""A rule is held against each buffer of a request, not against their total."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wstrace.bounds.buffers import same_buffers
 from wstrace.bounds.by_rule import by_rule
 from wstrace.bounds.evidence import Site
 from wstrace.expr.expression import parse
-from wstrace.trace.records import Request, Slot, Spec
+from wstrace.trace.records import Limit, Request, Slot, Spec
 
 MIB = 1 << 20
 
@@ -46,7 +46,12 @@ def test_a_rule_whose_total_fits_but_not_its_buffers_is_not_taken(
     sizes: tuple[int, ...], held: bool
 ) -> None:
     """TurboQuant's continuation asks for K and V: two equal buffers, never one of both."""
-    limits = {"max_model_len": 4096, "num_kv_heads": 4, "head_size": 128, "block_size": 16}
+    limits: dict[str, Limit] = {
+        "max_model_len": 4096,
+        "num_kv_heads": 4,
+        "head_size": 128,
+        "block_size": 16,
+    }
     file = "vllm/v1/attention/backends/turboquant_attn.py"
     function = "TurboQuantAttentionImpl._continuation_prefill"
     found = by_rule(Site(file, function, (ask(*sizes),), limits, "0.22.1"))
