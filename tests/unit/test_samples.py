@@ -33,6 +33,13 @@ GATHER: Final = 4 * 512 * 2
 DSV4: Final = (16384 // 4 + 128 + 2048) * GATHER
 DSV4_LONG: Final = (65536 // 4 + 128 + 2048) * GATHER
 
+
+def crowd(steps: int) -> int:
+    """vLLM 0.26: eight prompts in one gather after so many steps of 256 tokens each."""
+    return 8 * (steps * 256 // 4 + 256 + 127) * 512 * 2
+
+
+
 ASKED: Final = {
     "demo-crash": 256 * DEMO,  # the second chunk of 256
     "demo-grow": 8 << 20,  # a constant buffer of 8 MiB
@@ -49,6 +56,10 @@ ASKED: Final = {
     "h200-vllm-0.22.1-dsv4-grow": DSV4,
     "h200-vllm-0.22.1-dsv4-hidden": DSV4_LONG,
     "h200-vllm-0.22.1-dsv4-reserved": DSV4,
+    "h200-vllm-0.26.0-dsv4-crash": crowd(38),  # the arena holds 37 steps
+    "h200-vllm-0.26.0-dsv4-grow": crowd(43),  # the most that one chunk's area holds
+    "h200-vllm-0.26.0-dsv4-hidden": (1280 // 4 + 256 + 127) * 512 * 2,  # one prompt of 1,300
+    "h200-vllm-0.26.0-dsv4-reserved": crowd(43),
     "h200-vllm-0.26.0-mla": 4096 * LATENT_MOE,
     "h200-vllm-0.26.0-sparse-mla": 4096 * LATENT_MOE,
     "h200x2-vllm-0.21.0-tp-grow": 7 * 4096 * H100 // 2,  # each of two ranks, of 30,000 tokens
@@ -64,6 +75,8 @@ NEEDS: Final = {
     "h200-vllm-0.21.0-moe": 4096 * MOE,
     "h200-vllm-0.22.1-dsv4-hidden": DSV4_LONG,
     "h200-vllm-0.22.1-dsv4": DSV4,
+    "h200-vllm-0.26.0-dsv4-hidden": DSV4_LONG,
+    "h200-vllm-0.26.0-dsv4": DSV4,
     "h200-vllm-0.26.0": 4096 * LATENT_MOE,
     "h200x2-vllm-0.21.0-tp": 32768 * H100 // 2,
     "h200x2": 4096 * DCP,

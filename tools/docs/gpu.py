@@ -11,9 +11,9 @@ from tools.docs.page import Generator, Pages
 from tools.gpu.keep import TABLES
 from tools.gpu.table import Claim, markdown, show
 
-# <!-- made by scripts/make-docs gpu -->, <!-- tables: a, a-h100 -->, tables, <!-- end -->
+# <!-- made by scripts/make-docs gpu -->, <!-- tables: a, g-0.26.0 -->, tables, <!-- end -->
 BLOCK: Final = re.compile(
-    r"(<!-- made by scripts/make-docs gpu -->\n<!-- tables: ([\w, -]+) -->\n).*?(<!-- end -->)",
+    r"(<!-- made by scripts/make-docs gpu -->\n<!-- tables: ([^>]+) -->\n).*?(<!-- end -->)",
     re.DOTALL,
 )
 
