@@ -15,6 +15,7 @@ from wstrace.bounds.bound import Bound
 from wstrace.findings.finding import UNNUMBERED, Finding, FromLog, Sibling
 from wstrace.known_sites.known import KnownSite
 from wstrace.trace.records import Ranks, Slot, Step
+from wstrace.triage.diagnose.relatives import NotTheArena
 from wstrace.triage.redaction import redact_value
 from wstrace.triage.report import Report
 
@@ -76,9 +77,26 @@ def triage_json(report: Report) -> Json:
     return {
         "version": 1,
         "findings": [_triage_finding(finding, log) for finding, log in logs],
+        "relatives": [_relative(relative) for relative in report.relatives],
         "config": redact_value(report.config),
         "skipped": report.skipped,
         "notes": list(report.notes),
+    }
+
+
+def _relative(relative: NotTheArena) -> Json:
+    """What is not the arena: sizes are bytes, null where unknown."""
+    return {
+        "kind": relative.kind,
+        "title": relative.title,
+        "file": relative.file or None,
+        "function": relative.function or None,
+        "asked_bytes": relative.asked,
+        "had_bytes": relative.had,
+        "knob": relative.knob,
+        "why": relative.why,
+        "rank": ranks_json(relative.ranks or [Ranks()])[0],
+        "source": {"path": relative.path, "line": relative.at},
     }
 
 

@@ -7,6 +7,7 @@ out, no line of the log.
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Final
@@ -15,13 +16,16 @@ from wstrace.findings.finding import Finding, merge
 from wstrace.report.finding_json import triage_json
 from wstrace.report.finding_text import block
 from wstrace.report.markdown import escape, finding_lines
-from wstrace.triage.redaction import redact_value
+from wstrace.report.safe import clean
+from wstrace.triage.diagnose.relatives import NotTheArena
+from wstrace.triage.redaction import redact, redact_value
 from wstrace.triage.report import Report
-from wstrace.units import plural
+from wstrace.units import exact, plural
 
 WIDTH: Final = 80
 FULL: Final = 2
 NOTHING: Final = "No failure found: the text states no workspace failure of vLLM."
+BESIDE: Final = "No failure of the arena, but one that looks like it:"
 _NAMES: Final = "max_model_len, max_num_batched_tokens, max_num_seqs"
 
 
@@ -39,13 +43,15 @@ def render_text(report: Report, width: int = WIDTH) -> str:
     lines += [_also(finding) for finding in found[FULL:]]
     if len(found) > FULL:
         lines += ["", "Everything in full: --format markdown"]
+    for relative in report.relatives:
+        lines += ["", *relative_block(relative, width)]
     lines += [f"note: {note}" for note in report.notes]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _head(report: Report, found: list[Finding]) -> Iterator[str]:
     if not found:
-        yield NOTHING
+        yield BESIDE if report.relatives else NOTHING
         if report.skipped:
             times = "once" if report.skipped == 1 else f"{report.skipped} times"
             yield f"It speaks of the message {times} without numbers."
@@ -55,6 +61,24 @@ def _head(report: Report, found: list[Finding]) -> Iterator[str]:
     yield f"{', '.join(named[:3])}{more}: {plural(len(found), 'finding')}"
 
 
+def relative_block(relative: NotTheArena, width: int) -> list[str]:
+    """What is not the arena, as plain lines."""
+    lines = textwrap.wrap(f"not the arena: {_titled(relative)}", width, subsequent_indent="  ")
+    lines += textwrap.wrap(
+        clean(f"why: {relative.why}"), width, initial_indent="  ", subsequent_indent="      "
+    )
+    sizes = (("asked for", relative.asked), ("had", relative.had))
+    lines += [f"  {name}: {exact(size)}" for name, size in sizes if size is not None]
+    name = "stdin" if relative.path == "-" else PurePath(relative.path).name
+    lines.append(f"  seen: line {relative.at} of {redact(name)}")
+    return [*lines, f"  do: {clean(relative.knob)}"]
+
+
+def _titled(relative: NotTheArena) -> str:
+    site = ":".join(filter(None, (relative.file, relative.function)))
+    return clean(f"{site}: {relative.title}" if site else relative.title)
+
+
 def _also(finding: Finding) -> str:
     return f"\nalso {finding.code} {finding.where}: {finding.detail}"
 
@@ -62,11 +86,19 @@ def _also(finding: Finding) -> str:
 def render_markdown(report: Report) -> str:
     """Markdown for an issue or a chat."""
     found = merge(list(report.findings))
-    if not found:
+    if not found and not report.relatives:
         return NOTHING + "\n"
     lines = [f"### {escape(next(_head(report, found)))}", ""]
     for finding in found:
         lines += [*finding_lines(finding), ""]
+    for relative in report.relatives:
+        lines += [
+            f"**Not the arena: {escape(_titled(relative))}**",
+            "",
+            escape(relative.why),
+            "",
+        ]
+        lines += [f"- do: `{relative.knob}`", ""]
     lines += [*_config(report), "", "Made by `wstrace triage`; no line of the log is quoted."]
     return "\n".join(lines) + "\n"
 

@@ -38,8 +38,9 @@ class LogRun(AnalysedRun):
 
     @cached_property
     def inconclusive(self) -> list[str]:
-        """Always the same reason: a text tells nothing of what it does not say."""
-        return [CANNOT_SHOW]
+        """A text tells nothing of what it does not say; and what failed beside the arena."""
+        beside = (f"not the arena: {r.title} ({r.knob})" for r in self.report.relatives)
+        return [CANNOT_SHOW, *beside]
 
     @property
     def vllm_version(self) -> str | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from wstrace.findings.finding import Finding
     from wstrace.triage.diagnose.numbers import Given
+    from wstrace.triage.diagnose.relatives import NotTheArena
     from wstrace.triage.extract.engine_settings import Value
 
 
@@ -27,6 +28,12 @@ class Report:
     config: dict[str, Value]
     skipped: int
     notes: tuple[str, ...]
+    relatives: tuple[NotTheArena, ...] = ()
+
+    @property
+    def only_relatives(self) -> bool:
+        """True where the text shows no failure of the arena, but something beside it."""
+        return bool(self.relatives) and not self.findings
 
 
 def read(paths: Sequence[str], given: Given) -> Report:
@@ -52,4 +59,5 @@ def combine(diagnoses: Sequence[Diagnosis]) -> Report:
         config,
         sum(d.skipped for d in diagnoses),
         tuple(notes),
+        tuple(relative for d in diagnoses for relative in d.relatives),
     )

@@ -51,7 +51,8 @@ def command(
 ) -> None:
     """Read a vLLM log or report: which layer, why, what to do.
 
-    Exit 0 whether or not the text has a failure, 2 for input that cannot be read.
+    Exit 0 whether or not the text has a failure of the arena, 2 for input that cannot be read,
+    3 where all that failed is not the arena.
     """
     from wstrace.cli.settings import integers
     from wstrace.files import write_output
@@ -70,6 +71,8 @@ def command(
         if str(reserve) != "-":
             typer.echo(f"Wrote {reserve}: WSTRACE_RESERVE={reserve} vllm serve ...", err=True)
     write_output(_rendered(report, form, output), output)
+    if report.only_relatives:
+        raise typer.Exit(3)
 
 
 def _check_files(model_config: Path | None, output: Path | None, reserve: Path | None) -> None:

@@ -17,14 +17,9 @@ if TYPE_CHECKING:
     from wstrace.triage.extract.engine_settings import Value
     from wstrace.triage.extract.facts import Refusal, Resize, Text
 
-STARTUP: Final = (
-    "load",
-    "profile",
-    "graph-estimate",
-    "kv-init",
-    "capture",
-    "post-lock-warmup",
-)
+STARTUP: Final = ("capture", "post-lock-warmup")
+# vLLM 0.13.0 to 0.33.0: the first lock of a process comes with the capture.
+BEFORE_LOCK: Final = ("load", "profile", "graph-estimate", "kv-init")
 _BY_REFUSAL: Final = ("never_profiled", "undersized_in_profile", "wrong_slot")
 
 
@@ -88,13 +83,48 @@ def _classified(
 ) -> Verdict:
     if refusal.kind != "arena":
         return _not_arena(refusal, site)
+    if phase in BEFORE_LOCK:
+        why = reasons.LOCKED_EARLY.format(phase=phase)
+        return Verdict("order_of_warmup", _code(refusal), why)
     if phase in STARTUP:
         return Verdict("order_of_warmup", _code(refusal), reasons.ORDER.format(phase=phase))
-    for judge in (_by_slot, _by_half_batch, _by_debug_lines, _by_site, _by_size):
+    for judge in (
+        _by_early_lock,
+        _by_numbers,
+        _by_slot,
+        _by_half_batch,
+        _by_debug_lines,
+        _by_site,
+        _by_size,
+    ):
         verdict = judge(refusal, site, text, config)
         if verdict:
             return verdict
     return Verdict("unknown", _code(refusal), reasons.UNKNOWN, "possible")
+
+
+def _by_early_lock(
+    refusal: Refusal, site: KnownSite | None, text: Text, config: dict[str, Value]
+) -> Verdict | None:
+    """Debug lines show a lock before KV sizing, and none since."""
+    stream, line = refusal.origin.stream, refusal.origin.line
+    kv = [k.origin.line for k in text.kv if k.origin.stream == stream and k.origin.line < line]
+    states = [s for s in text.locks if s.origin.stream == stream and s.origin.line < line]
+    if not kv or not states or not states[-1].locked or states[-1].origin.line > kv[-1]:
+        return None
+    why = reasons.LOCKED_EARLY.format(phase="profile")
+    return Verdict("order_of_warmup", _code(refusal), why, "likely")
+
+
+def _by_numbers(
+    refusal: Refusal, site: KnownSite | None, text: Text, config: dict[str, Value]
+) -> Verdict | None:
+    """Less was asked than the arena has: vLLM refuses no such request."""
+    asked, had = refusal.required, refusal.current
+    if asked is None or had is None or had.bytes is None or asked.high >= had.low:
+        return None
+    why = reasons.ANOTHER_SLOT.format(asked=asked.text, had=had.text)
+    return Verdict("wrong_slot", "WS104", why, "possible")
 
 
 def _code(refusal: Refusal) -> str:

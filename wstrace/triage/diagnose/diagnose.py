@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wstrace.findings.finding import UNNUMBERED, Finding, FromLog
-from wstrace.trace.records import ScheduledRequest, Step
-from wstrace.triage.diagnose import bounding, releases, sizes, symptoms
+from wstrace.trace.records import Phase, ScheduledRequest, Step
+from wstrace.triage.diagnose import bounding, life, releases, sizes, symptoms
 from wstrace.triage.diagnose.advice import told
 from wstrace.triage.diagnose.classify import classify
 from wstrace.triage.diagnose.incidents import incidents
 from wstrace.triage.diagnose.numbers import Given, refuse_contradicted, values
+from wstrace.triage.diagnose.relatives import NotTheArena, relatives
 from wstrace.triage.diagnose.siblings import siblings
 from wstrace.triage.extract import tracebacks
 from wstrace.triage.ingest.ranks import NOWHERE
@@ -36,6 +37,7 @@ class Diagnosis:
     config: dict[str, Value]
     skipped: int
     notes: list[str]
+    relatives: list[NotTheArena] = field(default_factory=list)
 
 
 def diagnose(text: Text, settings: Settings, given: Given) -> Diagnosis:
@@ -44,10 +46,11 @@ def diagnose(text: Text, settings: Settings, given: Given) -> Diagnosis:
     refused = incidents(text.refusals)
     findings = bounding.spread(_finding(refusal, text, settings, given) for refusal in refused)
     findings += symptoms.findings(text, settings, given, findings)
+    beside = relatives(text, settings, given, findings)
     findings = sorted((told(finding, given) for finding in findings), key=_line)
     config = settings.resolve(_line(findings[0]) if findings else None)
     notes = [*text.notes, *(_taken_for(_version(config)) if findings else ())]
-    return Diagnosis(text.path, findings, config, text.mentions, notes)
+    return Diagnosis(text.path, findings, config, text.mentions, notes, beside)
 
 
 def _taken_for(version: str | None) -> list[str]:
@@ -75,7 +78,7 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
     if site and refusal.required and refusal.required.bytes is not None:
         deduced = sizes.deduced(site, numbers, refusal.required, step)
         bounding.refuse_unfitting(site, numbers, given.numbers, refusal.required, steps)
-    phase = tracebacks.phase(refusal.frames) or ("serving" if step else None)
+    phase = tracebacks.phase(refusal.frames) or _serving(refusal, step, text)
     verdict = classify(refusal, site, phase, text, config)
     bound = bounding.worst_case(site, numbers, deduced, start_up=bool(text.kv))
     bound = bounding.checked(bound, site, numbers, refusal.required, steps)
@@ -109,9 +112,31 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         phase=phase,
         step=_step(step),
     )
+    log = replace(log, evidence=tuple(filter(None, (_impossible(text, config),))))
     finding = _with_sizes(finding, log, refusal, text, pinned)
     assert finding.log is not None
     return replace(finding, log=releases.with_releases(finding.log, rule.fits))
+
+
+def _serving(refusal: Refusal, step: StepDump | None, text: Text) -> Phase | None:
+    """Without a stack only serving is certain: a dump of a step, or the server's own lines.
+    An excerpt may leave out what came between a start-up line and the failure."""
+    shown = life.phase_of(text, refusal.origin.line, ())
+    return "serving" if step is not None or shown == "serving" else None
+
+
+def _impossible(text: Text, config: Mapping[str, Value]) -> str:
+    """Why nothing can have locked the arena under these settings; "" where it can.
+
+    vLLM 0.13.0 to 0.33.0 lock in capture_model, which eager mode does not call, and the V2
+    runner before 0.30 locks nowhere. Elastic EP locks always.
+    """
+    version = _version(config)
+    if config.get("enforce_eager") is True:
+        return "enforce_eager=True locks nothing: that setting is of another run"
+    if text.v2_runner and version and not release_of(version).has(symptoms.V2_LOCKS_FROM):
+        return f"the V2 runner of {version} locks nothing: version or runner is of another run"
+    return ""
 
 
 def _exact(
@@ -138,7 +163,8 @@ def _with_sizes(
         log = replace(log, required_text=required.text, required_exact=pinned is not None)
     if pinned is not None:
         asked = pinned.bytes
-        log = replace(log, evidence=(f"exactly {asked} bytes: {pinned.why}",))
+        exactly = f"exactly {asked} bytes: {pinned.why}"
+        log = replace(log, evidence=(exactly, *log.evidence))
     if current is not None:
         locked = _locked_size(current, refusal, text)
         had = had if locked is None else locked

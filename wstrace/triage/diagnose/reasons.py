@@ -55,10 +55,6 @@ OOM_PROFILE: Final = (
     "that warm-up asks for is itself too large. Lower --max-num-batched-tokens; a reserve "
     "cannot help."
 )
-OOM_KERNEL: Final = (
-    "Memory ran out below this layer, in a kernel's own scratch: not the arena. It grows with "
-    "the tokens of a step: lower --max-num-batched-tokens, or leave more memory free."
-)
 UNKNOWN: Final = (
     "Either nothing in warm-up runs this call, or warm-up ran it with a smaller shape. The "
     "text does not say which; a trace does."
@@ -96,6 +92,19 @@ KNOWN_OOM: Final = (
 LATE: Final = (
     "The arena grew after the KV cache size was decided: these bytes are in no budget, and the "
     "next larger request may find no memory."
+)
+BY_HAND: Final = (
+    "A patch lets the locked arena grow and says so: captured graphs hold the old address, "
+    "which is freed memory now. This is WS301 by hand; wstrace's grow keeps the old memory "
+    "alive."
+)
+LOCKED_EARLY: Final = (
+    "The arena was locked before warm-up ({phase}): the manager belongs to the process, so an "
+    "engine before this one, or a scaling step, left it locked."
+)
+ANOTHER_SLOT: Final = (
+    "vLLM refuses only what is larger than the arena: {asked} against {had} cannot be of one "
+    "slot, so the sizes are of two slots, ranks or messages."
 )
 RESERVED_LATE: Final = (
     "vLLM's own builder reserves this, but after the KV cache size was decided: these bytes "

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from wstrace.findings.codes import Severity
 from wstrace.findings.finding import Finding, FromLog
 from wstrace.known_sites import known
-from wstrace.trace.records import Ranks, Slot
-from wstrace.triage.diagnose import bounding, reasons, releases, sizes
+from wstrace.trace.records import Phase, Ranks, Slot
+from wstrace.triage.diagnose import bounding, life, reasons, releases, sizes
 from wstrace.triage.diagnose.numbers import values
 from wstrace.triage.extract import tracebacks
 from wstrace.triage.ingest.ranks import NOWHERE
@@ -102,6 +102,9 @@ def _late_growths(text: Text) -> Iterator[tuple[Resize, str]]:
         if sizes in told:
             continue
         told.add(sizes)
+        if resize.by_hand:
+            yield resize, "hand"
+            continue
         after = [
             name
             for name, marks in (("capture", text.captured), ("kv", text.kv))
@@ -118,12 +121,12 @@ def _moved(
     late: Sequence[tuple[Resize, str]],
 ) -> Iterator[Finding]:
     for fault in faults:
-        if fault.kind != "illegal_access" or _replays_no_graph(fault, settings):
+        if fault.kind != "illegal_access" or _replays_no_graph(text, fault, settings):
             continue
         before = [
             resize
             for resize, after in late
-            if after == "capture" and resize.origin.line < fault.origin.line
+            if after != "kv" and resize.origin.line < fault.origin.line
         ]
         if before:
             yield _of_fault(
@@ -139,10 +142,10 @@ def _moved(
             )  # fmt: skip
 
 
-def _replays_no_graph(fault: Fault, settings: Settings) -> bool:
+def _replays_no_graph(text: Text, fault: Fault, settings: Settings) -> bool:
     """True where no graph of serving can have read a moved arena: in start-up, and in eager
     mode."""
-    if tracebacks.phase(fault.frames) in _NO_REPLAY:
+    if _phase(text, fault) in _NO_REPLAY:
         return True
     return settings.resolve(fault.origin.line).get("enforce_eager") is True
 
@@ -173,11 +176,11 @@ def _starved(
         inside = tracebacks.caller(fault.frames)
         grown = [r for r, _ in late if r.origin.line < fault.origin.line]
         if inside is None and not grown:
-            inside = next((f for f in reversed(fault.frames) if _known(f)), None)
-            if inside is None:
+            inside = _deepest_known(fault)
+            if inside is None or inside is not fault.frames[-1]:
                 continue
-            why = reasons.KNOWN_OOM if inside is fault.frames[-1] else reasons.OOM_KERNEL
-        elif inside and tracebacks.phase(fault.frames) in _MEASURED:
+            why = reasons.KNOWN_OOM
+        elif inside and _phase(text, fault) in _MEASURED:
             why = reasons.OOM_PROFILE
         else:
             why = reasons.OOM_INSIDE if inside else reasons.OOM_AFTER
@@ -186,6 +189,24 @@ def _starved(
             "certain" if why in _INSIDE else "possible",
             grown[-1] if grown and inside is None else None, inside,
         )  # fmt: skip
+
+
+def kernel_frame(text: Text, fault: Fault) -> Frame | None:
+    """The known site below which a kernel ran out of memory in a call of its own."""
+    if fault.kind != "out_of_memory" or tracebacks.caller(fault.frames):
+        return None
+    if any(resize.origin.line < fault.origin.line for resize, _ in _late_growths(text)):
+        return None
+    inside = _deepest_known(fault)
+    return None if inside is None or inside is fault.frames[-1] else inside
+
+
+def _deepest_known(fault: Fault) -> Frame | None:
+    return next((frame for frame in reversed(fault.frames) if _known(frame)), None)
+
+
+def _phase(text: Text, fault: Fault) -> Phase | None:
+    return life.phase_of(text, fault.origin.line, fault.frames)
 
 
 def _known(frame: Frame) -> bool:
@@ -202,6 +223,8 @@ def _grown(
             why = reasons.RESERVED_LATE
         if after != "kv":
             kind, code, why = "pointer_moved_after_capture", "WS301", reasons.LATE_CAPTURE
+        if after == "hand":
+            why = reasons.BY_HAND
         yield _of_resize(resize, text, settings, given, kind, code, why, "likely")
 
 
@@ -297,7 +320,7 @@ def _of_fault(
     function = frame.function if frame else resize.function if resize else None
     version = _version(settings, fault.origin.line)
     site = known.match(file, function, version) if file and function else None
-    if why in (reasons.OOM_PROFILE, reasons.OOM_KERNEL):
+    if why == reasons.OOM_PROFILE:
         site = None  # what moves and cures the site's requests does not help here
     log = FromLog(
         kind,
@@ -322,7 +345,7 @@ def _of_fault(
         serving_bytes=resize.after.bytes if resize else None,
         arena_bytes=resize.before.bytes if resize else None,
         ranks=_ranks(fault),
-        phase=tracebacks.phase(fault.frames),
+        phase=_phase(text, fault),
         log=log,
     )
 

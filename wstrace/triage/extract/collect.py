@@ -12,7 +12,9 @@ from wstrace.triage.extract.facts import (
     LockState,
     Mention,
     Refusal,
+    Relative,
     Resize,
+    Stage,
     StepDump,
     Text,
 )
@@ -34,6 +36,7 @@ class Collector:
         self._path = path
         self._facts: dict[type, dict[Hashable, Any]] = {}
         self._steps: list[StepDump] = []
+        self._stages: list[Stage] = []
         self._mentions = 0
         self._capped = False
 
@@ -43,7 +46,10 @@ class Collector:
             self._mentions += 1
             return
         if isinstance(fact, StepDump):
-            self._add_step(fact)
+            _keep(self._steps, fact)
+            return
+        if isinstance(fact, Stage):
+            _keep(self._stages, fact)
             return
         known = self._facts.setdefault(type(fact), {})
         key = _key(fact)
@@ -68,20 +74,23 @@ class Collector:
             kv=self._sorted(KvMemory),
             faults=self._sorted(Fault),
             captured=self._sorted(Captured),
+            stages=sorted(self._stages, key=lambda stage: stage.origin.line),
+            relatives=self._sorted(Relative),
             steps=sorted(self._steps, key=lambda step: step.origin.line),
             mentions=self._mentions,
             v2_runner=self.v2_runner,
             notes=notes,
         )
 
-    def _add_step(self, step: StepDump) -> None:
-        """The first and the last dumps are kept: a failure is beside one of them."""
-        self._steps.append(step)
-        if len(self._steps) > 2 * STEPS:
-            del self._steps[STEPS]
-
     def _sorted(self, kind: type[Any]) -> list[Any]:
         return sorted(self._facts.get(kind, {}).values(), key=lambda fact: fact.origin.line)
+
+
+def _keep(kept: list[Any], fact: Fact) -> None:
+    """The first and the last ones are kept: a failure is beside one of them."""
+    kept.append(fact)
+    if len(kept) > 2 * STEPS:
+        del kept[STEPS]
 
 
 def _key(fact: Fact) -> Hashable:
@@ -95,6 +104,8 @@ def _key(fact: Fact) -> Hashable:
         return stream, fact.locked, fact.sizes
     if isinstance(fact, KvMemory):
         return stream, fact.text
+    if isinstance(fact, Relative):
+        return stream, fact.kind, fact.name, fact.first, fact.second
     if isinstance(fact, Fault):
         return stream, fact.kind
     return stream

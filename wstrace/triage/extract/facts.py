@@ -10,10 +10,12 @@ from wstrace.trace.records import Ranks
 from wstrace.triage.ingest.ranks import NOWHERE
 
 if TYPE_CHECKING:
+    from wstrace.trace.records import Phase
     from wstrace.triage.ingest.squeeze import Squeezed
 
 RefusalKind = Literal["arena", "persistent", "shape", "scratch", "lane"]
 FaultKind = Literal["illegal_access", "out_of_memory"]
+RelativeKind = Literal["flashinfer_buffer", "kernel_scratch", "no_manager", "fitted_context"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,27 @@ class Captured:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A line that says where in its life the engine is; None where what follows is unknown."""
+
+    origin: Origin
+    phase: Phase | None
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A message that looks like the arena's and is not. `first` and `second` are its numbers:
+    bytes asked for and there (FlashInfer), tokens before and after (a fitted context)."""
+
+    kind: RelativeKind
+    origin: Origin
+    name: str
+    first: int | None = None
+    second: int | None = None
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
 class Refusal:
     """vLLM refused to serve a request from a locked workspace.
 
@@ -101,7 +124,8 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Resize:
-    """A line of VLLM_DEBUG_WORKSPACE: the arena of a slot was replaced."""
+    """A line of VLLM_DEBUG_WORKSPACE: the arena of a slot was replaced. `by_hand`: a line of
+    somebody's patch, which lets a locked arena grow."""
 
     origin: Origin
     file: str | None
@@ -112,6 +136,7 @@ class Resize:
     ubatch: int | None = None
     lane: int | None = None
     every_ubatch: int | None = None
+    by_hand: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +164,17 @@ class Fault:
     origin: Origin
     tried: str | None = None
     frames: tuple[Frame, ...] = ()
+    free: str | None = None
+
+    @property
+    def tried_bytes(self) -> int | None:
+        """What was asked of the allocator, as far as it was printed."""
+        return amount(self.tried).bytes if self.tried else None
+
+    @property
+    def free_bytes(self) -> int | None:
+        """What the device had free, as far as it was printed."""
+        return amount(self.free).bytes if self.free else None
 
 
 @dataclass(frozen=True)
@@ -152,7 +188,18 @@ class StepDump:
     draft_tokens: int = 0
 
 
-Fact = Refusal | Resize | LockState | KvMemory | Fault | StepDump | Captured | Mention
+Fact = (
+    Refusal
+    | Resize
+    | LockState
+    | KvMemory
+    | Fault
+    | StepDump
+    | Captured
+    | Mention
+    | Stage
+    | Relative
+)
 
 
 @dataclass
@@ -167,6 +214,8 @@ class Text:
     faults: list[Fault] = field(default_factory=list)
     steps: list[StepDump] = field(default_factory=list)
     captured: list[Captured] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+    relatives: list[Relative] = field(default_factory=list)
     mentions: int = 0
     v2_runner: bool = False
     notes: list[str] = field(default_factory=list)

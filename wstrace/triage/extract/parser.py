@@ -36,6 +36,11 @@ _ASSIGNED: Final = re.compile(
 )
 
 
+# vLLM 0.13.0 to 0.33.0: the V2 runner's file is model_runner.py, V1's gpu_model_runner.py
+# matches: 'INFO 08-12 10:00:00 [model_runner.py:520] '
+_V2_LINE: Final = re.compile(r"\[(?:[\w./]*/)?model_runner\.py:\d+\]")
+
+
 @dataclass
 class _Stream:
     """The lines of one process that were not scanned yet, and the end of those that were.
@@ -90,6 +95,7 @@ class _Parser:
         """Take in one block of the input."""
         text = block.data.decode("utf-8", "replace")
         self._undecodable += text.count("\ufffd")
+        self._facts.v2_runner |= _V2_LINE.search(text) is not None
         for line in self._unwrapper.lines(text, block.first_line):
             self._sort(line)
         for key, stream in self._streams.items():

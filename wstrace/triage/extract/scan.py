@@ -19,7 +19,9 @@ from wstrace.triage.extract.facts import (
     amount,
     origin_at,
 )
+from wstrace.triage.extract.lookalikes import growths_by_hand, relatives_of
 from wstrace.triage.extract.refusals import refusals_of
+from wstrace.triage.extract.stages import stages_of
 from wstrace.triage.ingest import repair
 from wstrace.triage.ingest.squeeze import join
 
@@ -57,6 +59,8 @@ _ILLEGAL: Final = re.compile(r"illegalmemoryaccess|ErrorIllegalAddress")
 _MEMORY: Final = re.compile(r"OutOfMemoryError|(?:CUDA|HIP)(?:error:)?outofmemory")
 # matches: 'Triedtoallocate26.21GiB'
 _TRIED: Final = re.compile(r"Triedtoallocate(?P<size>[\d.]+[KMG]iB)")
+# matches: 'ofwhich1.1GiBisfree'
+_FREE: Final = re.compile(r"ofwhich(?P<size>[\d.]+[KMG]iB)isfree")
 
 
 def scan(squeezed: Squeezed, stream: str) -> Iterator[Found]:
@@ -68,6 +72,9 @@ def scan(squeezed: Squeezed, stream: str) -> Iterator[Found]:
     yield from refusals
     yield from _debug_lines(squeezed, stream)
     yield from _faults(squeezed, stream, stack)
+    yield from stages_of(squeezed, stream)
+    yield from relatives_of(squeezed, stream, stack)
+    yield from growths_by_hand(squeezed, stream)
 
 
 def _is_complete(fact: Fact) -> bool:
@@ -150,6 +157,12 @@ def _faults(squeezed: Squeezed, stream: str, stack: list[tuple[int, Frame]]) -> 
         yield match.start(), Fault("illegal_access", origin, frames=frames)
     for match in _MEMORY.finditer(text) if "emory" in text else ():
         tried = _TRIED.search(text, match.start(), match.start() + 300)
+        free = _FREE.search(text, match.start(), match.start() + 300)
         frames = tracebacks.before(match.start(), stack, squeezed)
         origin = origin_at(squeezed, match.start(), stream)
-        yield match.start(), Fault("out_of_memory", origin, tried and tried["size"], frames)
+        yield (
+            match.start(),
+            Fault(
+                "out_of_memory", origin, tried and tried["size"], frames, free and free["size"]
+            ),
+        )

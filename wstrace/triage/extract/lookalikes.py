@@ -1,0 +1,149 @@
+"""What people take for the arena and is not, and growths that somebody's own patch allows."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from wstrace.triage.extract import tracebacks
+from wstrace.triage.extract.facts import Relative, Resize, amount, origin_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wstrace.triage.extract.facts import Amount, Frame, Origin, RelativeKind
+    from wstrace.triage.ingest.squeeze import Squeezed
+
+_LINES: Final[tuple[tuple[RelativeKind, str, re.Pattern[str]], ...]] = (
+    (
+        # FlashInfer's AlignedAllocator, when its buffer has too little left
+        "flashinfer_buffer",
+        "AlignedAllocator",
+        # matches: 'allocatingmemoryfortmp_vwithsize1073741824andalignment16,butonly394bytes'
+        re.compile(
+            r"(?:allocat\w{1,4}memoryfor)(?P<name>[\w.]{1,60}?)withsize(?P<first>\d+)"
+            r"andalignment\d+(?:,butonly(?P<second>\d+)bytes)?"
+        ),
+    ),
+    (
+        # vLLM 0.32.0: flashinfer_mla_sparse.py, before it goes on with the smaller one
+        "flashinfer_buffer",
+        "WORKSPACE_BUFFER_SIZE=",
+        # matches: 'VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=413138944isbelowthe536870912bytes'
+        re.compile(
+            r"(?P<name>VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE)=(?P<second>\d+)isbelowthe"
+            r"(?P<first>\d+)bytes"
+        ),
+    ),
+    (
+        # vLLM 0.32.0: current_workspace_manager in a process that made none
+        "no_manager",
+        "notinitialized",
+        # matches: 'WorkspaceManagernotinitialized'
+        re.compile(r"(?P<name>WorkspaceManager)notinitialized"),
+    ),
+    (
+        # vLLM 0.32.0: kv_cache_utils.py, after profiling, with --max-model-len auto
+        "fitted_context",
+        "reducedfrom",
+        # matches: 'Auto-fitmax_model_len:reducedfrom262144to150528tofit'
+        re.compile(
+            r"(?P<name>[Mm]ax_?model_?len):?reducedfrom(?P<first>\d+)to(?P<second>\d+)tofit"
+        ),
+    ),
+    (
+        "fitted_context",
+        "fittedto",
+        # matches: 'reservedfor262,144,fittedto150,528'
+        re.compile(
+            r"(?P<name>[Rr]eserved)for(?P<first>\d[\d,]*)[^\d]{1,60}fittedto(?P<second>\d[\d,]*)"
+        ),
+    ),
+)
+
+
+def relatives_of(
+    squeezed: Squeezed, stream: str, stack: list[tuple[int, Frame]]
+) -> Iterator[tuple[int, Relative]]:
+    """Every such message of one process's text, with its position there."""
+    text = squeezed.text
+    for kind, word, pattern in _LINES:
+        if word not in text:
+            continue
+        for match in pattern.finditer(text):
+            frames = tracebacks.before(match.start(), stack, squeezed)
+            yield match.start(), _relative(kind, match, squeezed, stream, frames)
+
+
+def _relative(
+    kind: RelativeKind,
+    match: re.Match[str],
+    squeezed: Squeezed,
+    stream: str,
+    frames: tuple[Frame, ...],
+) -> Relative:
+    groups = match.groupdict()
+    return Relative(
+        kind,
+        origin_at(squeezed, match.start(), stream),
+        groups["name"],
+        _number(groups.get("first")),
+        _number(groups.get("second")),
+        frames,
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text.replace(",", "")) if text else None
+
+
+# matches: 'growing anyway'
+_GROWS: Final = re.compile(r"(?i)\b(?:re-?)?(?:grow|grew|siz(?:e|ing)|alloc|expand|enlarg)\w*")
+# matches: 'the locked arena'
+_ARENA: Final = re.compile(r"(?i)workspace|arena")
+# matches: '2.06 MB'
+_SIZE: Final = re.compile(r"(?<![\w.])(\d[\d,]*(?:\.\d+)?) ?([KMG]i?B|bytes\b|B\b)")
+# matches: 'requires 2.06 MB'
+_ASKED: Final = re.compile(r"(?i)\b(?:requires?|required|needs?|asked|wants?|requested)\b")
+# matches: 'turboquant_attn.py:747:_continuation_prefill'
+_CALLER: Final = re.compile(
+    r"(?P<file>[\w.\-]+\.pyc?):(?P<line>\d+)(?::(?P<function>[\w<>]+))?"
+)
+
+
+def growths_by_hand(squeezed: Squeezed, stream: str) -> Iterator[tuple[int, Resize]]:
+    """Lines of a patch that lets a locked arena grow and says so; vLLM has none such."""
+    for index, line in enumerate(squeezed.lines):
+        text = line.text
+        if "lock" not in text or "not allowed" in text or "locked but alloc" in text:
+            continue
+        if not _GROWS.search(text) or not _ARENA.search(text):
+            continue
+        sizes = [_amount(*found) for found in _SIZE.findall(text)]
+        if len(sizes) != 2 or sizes[0] == sizes[1]:
+            continue
+        position = squeezed.starts[index]
+        yield position, _by_hand(text, sizes, origin_at(squeezed, position, stream))
+
+
+def _by_hand(text: str, sizes: list[Amount], origin: Origin) -> Resize:
+    first = _SIZE.search(text)
+    asks = first is not None and _ASKED.search(text, 0, first.start())
+    before, after = sizes if not asks else reversed(sizes)
+    site = _CALLER.search(text)
+    return Resize(
+        origin,
+        file=site["file"] if site else None,
+        line=int(site["line"]) if site else None,
+        function=site["function"] if site else None,
+        before=before,
+        after=after,
+        by_hand=True,
+    )
+
+
+def _amount(number: str, unit: str) -> Amount:
+    if unit in ("bytes", "B"):
+        size = int(float(number.replace(",", "")))
+        return Amount(f"{size:,} bytes", size, size, size)
+    return amount(f"{number}{unit}")
