@@ -39,7 +39,6 @@ def crowd(steps: int) -> int:
     return 8 * (steps * 256 // 4 + 256 + 127) * 512 * 2
 
 
-
 ASKED: Final = {
     "demo-crash": 256 * DEMO,  # the second chunk of 256
     "demo-grow": 8 << 20,  # a constant buffer of 8 MiB
