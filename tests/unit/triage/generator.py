@@ -57,6 +57,24 @@ class Failure:
         ]
 
 
+ASSIGNED = (
+    "INFO 05-05 14:00:00 [parallel_state.py:1700] rank {tp} in world size 8 is assigned as "
+    "DP rank 0, PP rank 0, PCP rank 0, TP rank {tp}, EP rank N/A"
+)
+# How a process says who it is, by who writes it: {tp} is its rank. All but Ray's are vLLM's.
+LABELS: dict[str, str] = {
+    "tp": "(Worker_TP{tp} pid=10{tp})",
+    "pp and tp": "(Worker_PP0_TP{tp} pid=10{tp})",
+    "dp, tp and ep": "(Worker_DP1_TP{tp}_EP{tp} pid=10{tp})",
+    "tp, dcp and ep": "(Worker_TP{tp}_DCP{tp}_EP{tp} pid=10{tp})",
+    "ray": "(RayWorkerWrapper pid=10{tp})",
+    "ray, other host": "(RayWorkerWrapper pid=101, ip=192.0.2.{tp})",
+    "ray, no name": "(pid=10{tp})",
+    "ray and vLLM": "(RayWorkerWrapper pid=10{tp}) (Worker_TP{tp} pid=10{tp})",
+    "vLLM and ray": "(Worker_TP{tp} pid=10{tp}) (RayWorkerWrapper pid=10{tp})",
+}
+
+
 def log_lines(lines: Sequence[str], label: str, place: str = "core.py:1138") -> list[str]:
     """vLLM's own prefix on every line."""
     return [f"({label}) ERROR 05-05 14:02:37 [{place}] {line}" for line in lines]

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from wstrace.triage.ingest.opening import Block
+from wstrace.triage.ingest.vllm_prefix import LABEL_REACH, process_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,10 +21,10 @@ CONTEXT: Final = 1 << 15
 BUDGET: Final = 8 << 20
 LOOKS: Final = 1024  # past the budget, from each end of a block: junk has 50,000 in one
 MOST_KEYS: Final = 100_000
-LABEL_REACH: Final = 200
 _BLANKS: Final = b" \t\r\n>|\\\x00"
 _MESSAGE: Final = 240
-# Anchor to how many of the following bytes make one occurrence differ from another.
+# Anchor to how many of the following bytes make one occurrence differ from another. They are
+# pieces of the texts that `extract` reads, where each has its release.
 ANCHORS: Final = {
     b"orkspaceislocked": _MESSAGE,
     b"butallocation": _MESSAGE,
@@ -59,10 +60,10 @@ ANCHORS: Final = {
     b"reducedfrom": 30,
     b"blocksizeto": 8,
     b"--max-": 40,
-    b'MESSAGE":[': 0,
 }
-# matches: b'(Worker_TP0pid=77)'
-_LABEL: Final = re.compile(rb"\((\w{1,60})pid=\d+")
+# journalctl -o json writes a message that is not plain text as a list of byte values
+# matches: b'MESSAGE":[69,114,114,111,114]'
+_AS_BYTES: Final = re.compile(rb'MESSAGE":\[(\d{1,3}(?:,\d{1,3})*)\]')
 _END: Final = b"allowed"
 
 
@@ -100,7 +101,7 @@ class Prefilter:
             edge = block.data[-256:]
 
     def _matters(self, data: bytes) -> bool:
-        squeezed = data.translate(None, _BLANKS)
+        squeezed = _squeeze(data)
         found = [anchor for anchor in ANCHORS if anchor in squeezed]
         if not found:
             return False
@@ -123,6 +124,17 @@ class Prefilter:
         return len(self._keys) > before
 
 
+def _squeeze(data: bytes) -> bytes:
+    """Without blanks, with journald's byte values as the text that they are."""
+    squeezed = data.translate(None, _BLANKS)
+    return _AS_BYTES.sub(_text_of, squeezed) if b'MESSAGE":[' in squeezed else squeezed
+
+
+def _text_of(found: re.Match[bytes]) -> bytes:
+    values = [int(value) for value in found[1].split(b",")]
+    return bytes(values).translate(None, _BLANKS) if max(values) < 256 else found[0]
+
+
 def _sayings(
     squeezed: bytes, anchor: bytes, reach: int, looks: int
 ) -> Iterator[tuple[bytes, bytes]]:
@@ -143,7 +155,7 @@ def _sayings(
             whole.add(following)
         elif any(known.startswith(following) for known in whole):
             continue
-        yield _labelled(squeezed, position), following
+        yield process_before(squeezed, position), following
 
 
 def _places(squeezed: bytes, anchor: bytes, most: int) -> Iterator[int]:
@@ -160,13 +172,6 @@ def _places(squeezed: bytes, anchor: bytes, most: int) -> Iterator[int]:
             return
         yield position
         position = squeezed.rfind(anchor, 0, position)
-
-
-def _labelled(squeezed: bytes, position: int) -> bytes:
-    """The process label in front of `position`, where one is near."""
-    start = squeezed.rfind(b"(", max(0, position - LABEL_REACH), position)
-    label = _LABEL.match(squeezed, start) if start >= 0 else None
-    return label[1] if label else b""
 
 
 def _tail(block: Block) -> Block:

@@ -1,8 +1,8 @@
 """Take the wrapping off a log line: who wrote it, and what is left as text.
 
-Collectors put their own prefix before vLLM's (docker compose, kubectl, journald, CRI, Ray),
-people quote, colour and escape. Two lines belong together when their outer prefix and
-vLLM's process label agree.
+Collectors put their own prefix before vLLM's (docker compose, kubectl, journald, CRI),
+people quote, colour and escape; `vllm_prefix` knows vLLM's own. Two lines belong together when
+their outer prefix and vLLM's process label agree.
 """
 
 from __future__ import annotations
@@ -13,29 +13,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from wstrace.triage.ingest.ranks import NOWHERE, ranks_of
+from wstrace.triage.ingest.vllm_prefix import LEVEL, without_head, without_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 JSON_LIMIT: Final = 1 << 20
 LEADS: Final = 16
-_LEVEL: Final = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION)"
 # matches: '&quot;'
 _ENTITY: Final = re.compile(r"&(?:#\d{1,6}|#[xX][0-9a-fA-F]{1,5}|[A-Za-z]{2,8});")
-# vLLM 0.13.0 (_add_prefix) to 0.33.0 (logger.py's format): the process; Ray adds the address
-# matches: '(Worker_TP0 pid=77, ip=192.0.2.7) '
-_LABEL: Final = re.compile(
-    r"\((?P<name>[A-Za-z_][\w.:\-]{0,80}(?: [A-Za-z_]\w*(?:=\w+)?){0,4} )?"
-    r"pid=(?P<pid>\d+)(?:, ?ip=(?P<ip>[^)\s]{1,64}))?\) ?"
-)
-# vLLM 0.13.0 to 0.33.0: logger.py's format, level, time, file and line
-# matches: 'ERROR 05-05 14:02:37 [workspace.py:90] '
-_VLLM_HEAD: Final = re.compile(
-    rf"\s*\[?{_LEVEL}\]?:?\s+"
-    r"(?:\d{2,4}[-/]\d\d(?:[-/]\d\d)?[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\s*)?"
-    r"(?:\[?[\w./\\<>-]{1,120}:\d+\]?:?(?:\s|$))?"
-)
 # matches: '2026-05-05T14:02:37.123Z '
 _TIME: Final = re.compile(
     r"\s*\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?"
@@ -44,7 +30,7 @@ _TIME: Final = re.compile(
     r"|\d\d:\d\d:\d\d(?:[.,]\d+)?)\]?[,:]?\s+"
 )
 # matches: 'gpu01 vllm[4242]: '
-_UNIT: Final = re.compile(rf"(?!{_LEVEL}\b)(?P<key>[\w.-]+ [\w./@:-]+(?:\[\d+\])?): ?")
+_UNIT: Final = re.compile(rf"(?!{LEVEL}\b)(?P<key>[\w.-]+ [\w./@:-]+(?:\[\d+\])?): ?")
 # matches: 'stderr F '
 _CRI: Final = re.compile(r"std(?:out|err) [FP] ")
 # matches: 'vllm-1  | '
@@ -58,7 +44,7 @@ _TORCHRUN: Final = re.compile(r"\[(?P<key>rank\d+)\]: ?")
 # matches: '> > '
 _QUOTE: Final = re.compile(r"(?:\s*(?:>|[│┃|](?=\s|$)))+ ?")
 # matches: 'root - ERROR - '
-_LOGGER: Final = re.compile(rf"[-:| ]*(?:[\w.]+ ?[-:|] ?)?\[?{_LEVEL}\]? ?[-:|] ?(?!\d\d-)")
+_LOGGER: Final = re.compile(rf"[-:| ]*(?:[\w.]+ ?[-:|] ?)?\[?{LEVEL}\]? ?[-:|] ?(?!\d\d-)")
 # matches: '\x1b[31m'
 _ANSI: Final = re.compile(
     r"(?:\x1b|\\x1b|\\u001[bB]|\\033|\\e|\^\[|#033|\ufffd(?=\[\d))"
@@ -152,21 +138,15 @@ class Unwrapper:
 
     def _peel(self, text: str, outer: str) -> tuple[str, str, str, bool]:
         """The collector's key, vLLM's label, the text, and whether its level is an error."""
-        label = ""
-        found = _LABEL.search(text, 0, 400) if "pid=" in text[:400] else None
-        if found and not ("{" in text[: found.start()] and text.rstrip().endswith("}")):
-            outer = self._outer_of(text[: found.start()], outer)
-            while found:
-                label = _better(label, f"{(found['name'] or '').strip()} pid={found['pid']}")
-                text = text[found.end() :]
-                found = _LABEL.match(text)
-        else:
+        labelled = without_labels(text)
+        if labelled is None:
+            label = ""
             outer, text = self._without_lead(*_strip_outer(text, outer))
-        head = _VLLM_HEAD.match(text)
-        if head:
-            error = "ERROR" in head.group() or "CRITICAL" in head.group()
-            return outer, label, text[head.end() :], error
-        return outer, label, text, False
+        else:
+            lead, label, text = labelled
+            outer = self._outer_of(lead, outer)
+        text, error = without_head(text)
+        return outer, label, text, error
 
     def _outer_of(self, lead: str, outer: str) -> str:
         """The key of what stands before a label. What no rule knows there is remembered."""
@@ -197,11 +177,6 @@ def _plain(text: str) -> str:
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
     return text
-
-
-def _better(old: str, new: str) -> str:
-    """Of two labels on one line (Ray's and vLLM's) the one that names ranks."""
-    return old if old and ranks_of(new) == NOWHERE and ranks_of(old) != NOWHERE else new
 
 
 def _strip_outer(text: str, outer: str) -> tuple[str, str]:

@@ -1,0 +1,63 @@
+"""Process labels: the ranks they name reach the verdict, also from a log past the budget."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.triage.generator import ASSIGNED, FORMATS, LABELS, Failure, read
+from wstrace.triage.ingest import opening
+from wstrace.triage.ingest.prefilter import BUDGET, Prefilter
+from wstrace.triage.ingest.vllm_prefix import LABEL_REACH, process_before
+
+FAILURE = Failure()
+PAD = "(APIServer pid=1) INFO 05-05 14:00:00 [loggers.py:1] Running: 0 reqs\n" * 100
+
+
+def _lines(spelling: str, tp: int) -> list[str]:
+    label = LABELS[spelling].format(tp=tp)
+    start = [] if "Worker_" in label else [f"{label} {ASSIGNED.format(tp=tp)}"]
+    head = f"{label} ERROR 05-05 14:02:37 [core.py:1138] "
+    return start + [head + line for line in FAILURE.traceback()]
+
+
+def _text(form: str, spelling: str, tp: int) -> str:
+    return "\n".join(FORMATS[form](_lines(spelling, tp))) + "\n"
+
+
+def _ranks(text: str) -> set[int | None]:
+    return {ranks.tp for finding in read(text).findings for ranks in finding.ranks}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("spelling", LABELS)
+def test_past_the_budget_the_second_rank_is_kept(
+    form: str, spelling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 fails until the budget is spent, and then rank 1 says the same once."""
+    one, size = _text(form, spelling, 0), len(_text(form, spelling, 0))
+    monkeypatch.setattr(Prefilter.__init__, "__defaults__", (size,))
+    monkeypatch.setattr(opening, "SAMPLE", size)
+    monkeypatch.setattr(opening.blocks, "__defaults__", (2 * size,))
+    text = one * 12 + PAD + _text(form, spelling, 1) + PAD
+    found = read(text)
+    assert any("repeat what was read" in note for note in found.notes)
+    assert {ranks.tp for finding in found.findings for ranks in finding.ranks} == {0, 1}
+
+
+def test_a_real_log_past_the_budget_keeps_both_ranks() -> None:
+    first, second = _text("plain", "tp", 0), _text("plain", "tp", 1)
+    text = first * (BUDGET // len(first) + 2000) + PAD * 300 + second + PAD * 300
+    assert len(text) > BUDGET + (2 << 20)
+    assert _ranks(text) == {0, 1}
+
+
+def test_a_process_that_restarts_is_the_same_and_one_of_many_is_not() -> None:
+    message = b"Workspaceislocked"
+
+    def process(label: bytes) -> bytes:
+        return process_before(label + message, len(label))
+
+    assert process(b"(Worker_TP0pid=7)") == process(b"(Worker_TP0pid=8)") == b"Worker_TP0"
+    assert process(b"(RayWorkerWrapperpid=7)") != process(b"(RayWorkerWrapperpid=8)")
+    assert process(b"(Worker_TP0pid=7)f(x)") == b"Worker_TP0"
+    assert process(b"(x)") == process(b"(Worker_TP0pid=7)" + b"x" * LABEL_REACH) == b""
