@@ -76,8 +76,10 @@ class AnalysedRun:
     @cached_property
     def inconclusive(self) -> list[str]:
         """Why this trace cannot show that the run was clean; empty when it can."""
-        found = coverage.reasons(self.workers, self.findings, self.trace, self.allow_unlocked)
-        return list(dict.fromkeys([*found, *self.trace.doubts]))
+        doubts = self.rests_on.doubts
+        return coverage.reasons(
+            self.workers, self.findings, self.trace, doubts, self.allow_unlocked
+        )
 
     def verdict(self) -> Verdict:
         """`findings` when an error was found, else whether the trace can show `clean`."""

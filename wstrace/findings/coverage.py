@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 from wstrace.findings.finding import Finding
 from wstrace.findings.kv_sizing import nothing_asked, why_unlocked
-from wstrace.findings.rests_on import before_a_worker, rests_on, start_died
+from wstrace.findings.rests_on import before_a_worker, start_died
 from wstrace.runs.worker import Worker
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Hook, Ranks
@@ -128,15 +128,21 @@ def version_notes(ranks: list[Worker]) -> list[str]:
 
 
 def reasons(
-    ranks: list[Worker], findings: Iterable[Finding], trace: Trace, allow_unlocked: bool
+    ranks: list[Worker],
+    findings: Iterable[Finding],
+    trace: Trace,
+    doubts: Sequence[str],
+    allow_unlocked: bool,
 ) -> list[str]:
-    """Why the trace cannot show a clean run; empty when it can."""
+    """Why the trace cannot show a clean run; empty when it can. `doubts` are those of what the
+    verdict rests on."""
     if not trace.processes:
         why = "the folder holds no trace: the recorder never attached"
-        return [text for text in (before_a_worker(trace), why) if text]
+        return list(dict.fromkeys(filter(None, (before_a_worker(trace), why, *doubts))))
     if not ranks:
         why = "no worker left a trace: the recorder never attached to one"
-        return [before_a_worker(trace) or why, *_lost_anywhere(trace)]
+        told = [before_a_worker(trace) or why, *_lost_anywhere(trace), *doubts]
+        return list(dict.fromkeys(told))
     found = [f.detail for f in findings if f.severity == "inconclusive"]
     unlocked = [] if allow_unlocked else [v for v in ranks if v.served and not v.locks]
     if unlocked and all(map(nothing_asked, ranks)):
@@ -155,7 +161,7 @@ def reasons(
         for event in worker.reserves
         if event.event == "refused"
     ]
-    found += rests_on(trace, ranks).doubts
+    found += doubts
     found += [f"{p.unknown} records of an unknown kind" for p in trace.processes if p.unknown]
     return list(dict.fromkeys(found))
 

@@ -15,12 +15,14 @@ from wstrace.errors import one_line
 from wstrace.runs.worker import Worker, rank_name
 from wstrace.trace.reader import ProcessTrace, Trace
 from wstrace.trace.records import End, Note, Phase, PhaseChange
+from wstrace.trace.run_file import RunFile
 from wstrace.units import plural
 from wstrace.versions import release_of
 
 SHOWN: Final = 10
 STOPPED: Final = (130, 143)
 """SIGINT and SIGTERM, by which a server is stopped in order. SIGKILL (137) lets nothing end."""
+NO_END: Final = "run.json has no end: the command still ran, or wstrace was killed"
 BESIDE_THE_POINT: Final = frozenset(
     (
         "slicer",  # a formula: the request stands without it
@@ -138,18 +140,23 @@ def _end(process: ProcessTrace) -> str:
         return f"records were lost: {process.lost}"
     if process.cut:
         return "its last record is cut"
-    ended = any(isinstance(record, End) for record in process.records)
-    return "ended in order" if ended else "no end was written"
+    in_order = any(isinstance(record, End) for record in process.records)
+    return "ended in order" if in_order else "no end was written"
 
 
 def _command(trace: Trace) -> str:
     meta = trace.meta
     if meta is None:
         return ""
-    if meta.ended is None:
-        return "run.json has no end: the command went on, or wstrace was killed"
+    if not ended(meta):
+        return NO_END
     living = f"; of its processes lived on: {', '.join(meta.living[:8])}" if meta.living else ""
     return f"the command ended with exit code {meta.exit_code}{living}"
+
+
+def ended(meta: RunFile) -> bool:
+    """Whether run.json says how its command ended."""
+    return meta.ended is not None or meta.exit_code is not None
 
 
 def _beyond(workers: Sequence[Worker], outlived: int) -> str:
@@ -187,11 +194,27 @@ def _doubts(
     if workers and (code := failed(trace)) is not None:
         yield f"the command ended with exit code {code}: what happened at its end was not seen"
     yield from filter(None, (_torn(p, names.get(id(p))) for p in trace.processes))
+    yield from _endless(trace, workers, names)
     yield from _vanished(workers, names)
     yield from _lived_on(trace, workers, names)
     for note in notes:
         if _concerns(note):
             yield f"the recorder failed where a request or a lock may be lost ({note})"
+
+
+def _endless(trace: Trace, workers: Sequence[Worker], names: dict[int, str]) -> Iterator[str]:
+    """A run.json without an end, where a worker may have gone on after its last record."""
+    if trace.meta is None or ended(trace.meta):
+        return
+    open_ = [names[id(w.process)] for w in workers if not w.ended and not _shut_down(w)]
+    if open_:
+        more = " ..." if len(open_) > 8 else ""
+        yield f"{NO_END}: what {', '.join(open_[:8])}{more} did after its last record was not seen"
+
+
+def _shut_down(worker: Worker) -> bool:
+    """Whether its last phase is shutdown: an engine may end it before it writes its end."""
+    return bool(worker.phases) and worker.phases[-1].phase == "shutdown"
 
 
 def _torn(process: ProcessTrace, worker: str | None) -> str:
@@ -222,12 +245,12 @@ def failed(trace: Trace) -> int | None:
 
 def _vanished(workers: Sequence[Worker], names: dict[int, str]) -> Iterator[str]:
     """Workers end together: where one wrote its end and another did not, that one was lost."""
-    ended = [w for w in workers if w.ended]
+    whole = [w for w in workers if w.ended]
     lost = [w for w in workers if not w.ended and not w.process.cut]
     lost = [w for w in lost if not w.header.parent]  # a forked child may end without a word
-    if ended and lost:
+    if whole and lost:
         named = ", ".join(names[id(w.process)] for w in lost[:8])
-        yield f"{named} wrote no end, where {plural(len(ended), 'other worker')} did"
+        yield f"{named} wrote no end, where {plural(len(whole), 'other worker')} did"
 
 
 def _concerns(note: str) -> bool:
