@@ -118,9 +118,9 @@ class Runner:
         return True
 
     def stop(self) -> None:
-        """SIGKILL every server of this scenario."""
-        for server in self.servers:
-            server.kill()
+        """End every server of this scenario, all at once."""
+        with ThreadPoolExecutor(max(1, len(self.servers))) as pool:
+            list(pool.map(GpuServer.end, self.servers))
 
     def judge_all(self, *gate: str) -> None:
         """Judge every server, two at a time; `gate` are further options of the gate."""

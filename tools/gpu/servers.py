@@ -1,4 +1,4 @@
-"""Servers of one GPU: started together, sized one after the other, ended with SIGKILL.
+"""Servers of one GPU: started together, sized one after the other, ended together.
 
 vLLM sizes its KV cache from device-wide memory readings between init_device and the end of
 determine_available_memory: what another process allocates meanwhile falsifies it, and what
@@ -122,6 +122,14 @@ class GpuServer(Server):
             "at": round(self.clock.now(), 1),
             "body": answer.body[:300] if answer.status != 200 else "",
         }
+
+    def end(self) -> None:
+        """SIGINT, so that run.json gets the command's end, then SIGKILL to what is left.
+
+        Without that end its gate is inconclusive.
+        """
+        self._signal(signal.SIGCONT)
+        self.stop()
 
     def kill(self) -> None:
         """SIGKILL to every process of the server; what it wrote stays."""

@@ -111,7 +111,8 @@ class Finding:
     """See `docs/findings/CODE.md` for what a code means. Sizes are bytes, None where unknown.
 
     `arena_bytes` is the slot's arena when warm-up ended. `steps` holds the scheduler state
-    of the worst request, `detail` one sentence with the evidence, `advice` what to do.
+    of the worst request, `detail` one sentence with the evidence, `advice` what to do. `world`
+    has the sizes of the run's parallel groups, by which `ranks` are named.
     """
 
     code: str
@@ -132,6 +133,7 @@ class Finding:
     step: Step | None = None
     statements: tuple[str, ...] = field(default=(), compare=False)
     log: FromLog | None = None
+    world: Ranks | None = field(default=None, compare=False)
 
     @property
     def title(self) -> str:

@@ -12,6 +12,7 @@ from wstrace.errors import ended
 from wstrace.findings.finding import UNNUMBERED, Finding, FromLog, Sibling
 from wstrace.report.safe import clean
 from wstrace.report.verdict import why
+from wstrace.runs.worker import rank_name
 from wstrace.trace.records import Ranks, ScheduledRequest, Slot, Step
 from wstrace.triage.diagnose.advice import is_older
 from wstrace.triage.redaction import redact
@@ -38,11 +39,21 @@ def rank_text(ranks: Ranks) -> str:
     return ranks_text([ranks])
 
 
-def ranks_text(ranks: Sequence[Ranks]) -> str:
-    """The first eight ranks by name, and how many more there are."""
+def ranks_text(ranks: Sequence[Ranks], world: Ranks | None = None) -> str:
+    """The first eight ranks by name, and how many more there are; without the sizes of the
+    groups in `world`, by what tells them apart."""
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     groups = [group for group in GROUPS if any(getattr(r, group) for r in ranks)]
-    return ", ".join(_named(r, groups) for r in ranks[:8]) + more
+    named = [rank_name(r, world) or _named(r, groups) for r in ranks[:8]]
+    return ", ".join(named) + more
+
+
+def ranks_line(finding: Finding) -> str:
+    """`ranks: tp0, tp1`, `rank: tp1`; empty where one rank is all there is."""
+    if len(finding.ranks) > 1:
+        return f"ranks: {ranks_text(finding.ranks, finding.world)}"
+    alone = "".join(rank_name(ranks, finding.world) for ranks in finding.ranks)
+    return f"rank: {alone}" if alone else ""
 
 
 def _named(ranks: Ranks, groups: Sequence[str]) -> str:
@@ -81,8 +92,8 @@ def _facts(finding: Finding) -> list[str]:
         lines.append(f"layer: {clean(finding.layers[0])}{more}")
     if slot_text(finding.slot):
         lines.append(f"slot: {slot_text(finding.slot)}")
-    if len(finding.ranks) > 1:
-        lines.append(f"ranks: {ranks_text(finding.ranks)}")
+    if ranks := ranks_line(finding):
+        lines.append(ranks)
     if finding.step is not None:
         lines.append(f"when: {finding.phase}, {step_text(finding.step)}")
     if finding.log is not None:

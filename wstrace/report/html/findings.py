@@ -10,8 +10,15 @@ from wstrace.errors import ended
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
 from wstrace.known_sites import known
-from wstrace.report.finding_text import MAX_WAYS, of_log, slot_text, step_text, way_text
-from wstrace.report.html.names import clean, rank_names
+from wstrace.report.finding_text import (
+    MAX_WAYS,
+    of_log,
+    ranks_line,
+    slot_text,
+    step_text,
+    way_text,
+)
+from wstrace.report.html.names import clean
 from wstrace.report.html.sites import SiteRow
 from wstrace.report.pages import page_url
 from wstrace.runs.worker import Worker
@@ -62,7 +69,7 @@ def _card(finding: Finding, number: int | None, worker: Worker | None) -> Card:
         where=clean(finding.caller or (finding.where if finding.log else finding.site)),
         detail=ended(clean(finding.detail[:1].upper() + finding.detail[1:], 600)),
         advice=clean(finding.advice, 600),
-        facts=tuple((name, value) for name, value in _facts(finding, worker) if value),
+        facts=tuple((name, value) for name, value in _facts(finding) if value),
         statements=tuple(clean(s, 300) for s in finding.statements[:4]),
         site=number,
         page=page_url(finding.code) or "",
@@ -71,15 +78,14 @@ def _card(finding: Finding, number: int | None, worker: Worker | None) -> Card:
     )
 
 
-def _facts(finding: Finding, worker: Worker | None) -> list[tuple[str, str]]:
+def _facts(finding: Finding) -> list[tuple[str, str]]:
     layers = finding.layers
     more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
-    world = worker.world if worker else None
-    several = len(finding.ranks) > 1
+    ranks, _, named = ranks_line(finding).partition(": ")
     return [
         ("layer", clean(layers[0]) + more if layers else ""),
         ("slot", slot_text(finding.slot)),
-        ("ranks", rank_names(finding.ranks, world) if several else ""),
+        (ranks, named),
         ("when", _when(finding)),
         *(of_log(finding, finding.log) if finding.log else _of_bound(finding)),
     ]
