@@ -60,8 +60,8 @@ class AnalysedRun:
         return [self._addressed(finding) for finding in escapes.one_story(merge(found))]
 
     def _addressed(self, finding: Finding) -> Finding:
-        """With the run's parallel groups, and its advice with the trace as the user typed it, to
-        be pasted into a shell."""
+        """With the run's parallel groups, and its advice with the trace as the user typed it,
+        to be pasted into a shell."""
         if self.workers:
             finding = replace(finding, world=self.workers[0].world)
         if "reserve TRACE" not in finding.advice:

@@ -137,7 +137,7 @@ def reasons(
     """Why the trace cannot show a clean run; empty when it can. `doubts` are those of what the
     verdict rests on."""
     if not trace.processes:
-        why = "the folder holds no trace: the recorder never attached"
+        why = "the folder holds no trace: the recorder never attached, or could not write there"
         return list(dict.fromkeys(filter(None, (before_a_worker(trace), why, *doubts))))
     if not ranks:
         why = "no worker left a trace: the recorder never attached to one"

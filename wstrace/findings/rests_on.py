@@ -208,8 +208,8 @@ def _endless(trace: Trace, workers: Sequence[Worker], names: dict[int, str]) -> 
         return
     open_ = [names[id(w.process)] for w in workers if not w.ended and not _shut_down(w)]
     if open_:
-        more = " ..." if len(open_) > 8 else ""
-        yield f"{NO_END}: what {', '.join(open_[:8])}{more} did after its last record was not seen"
+        named = ", ".join(open_[:8]) + (" ..." if len(open_) > 8 else "")
+        yield f"{NO_END}: what {named} did after its last record was not seen"
 
 
 def _shut_down(worker: Worker) -> bool:

@@ -13,7 +13,7 @@ from wstrace.findings.rests_on import died_at, failed, start_died
 from wstrace.report.safe import clean
 from wstrace.units import exact, human, plural
 
-AGAIN = "wstrace run -- YOUR COMMAND"
+AGAIN = "wstrace run --on-growth grow -- YOUR COMMAND"
 MAX_LINES = 12
 WIDTH = 100
 
@@ -104,26 +104,46 @@ def next_commands(run: AnalysedRun, trace: str) -> list[str]:
     """What to type next, in order; `trace` is how a command names this run.
 
     A reserve only where it helps: where no reserve covers a finding its page says what does,
-    and where the run says nothing of the workspace it has to be made again.
+    and where the run says nothing of the workspace it has to be made again. With grow, so that
+    a server that dies of one site does not hide the others. What stands in brackets behind
+    three blanks is no part of the command.
     """
     reserve = f"wstrace reserve {trace} -o reserve.yaml"
     code = failed(run.trace)
-    told = [f for f in run.findings if f.severity == "error" or f.code == "WS107"]
+    told = to_mend(run)
     if any(start_died(w.process) for w in run.workers) and not told:
         return [f"{AGAIN}   (once what stopped the start is mended)"]
     if not run.workers:
         again = f"{AGAIN}   (once what ended it with exit code {code} is mended)"
         return ["wstrace doctor"] if code is None else [again]
-    if died_at(run.workers) is not None:
+    if told and _hides_sites(run):
         return [
-            "wstrace run --on-growth grow -- YOUR COMMAND   (with wstrace exercise: the rest)",
+            f"{AGAIN}   (with wstrace exercise: the rest)",
             f"{reserve}   (of what was seen)",
         ]
-    if any("wstrace reserve" in f.advice for f in told):
-        return [reserve, "wstrace run --reserve reserve.yaml -- YOUR COMMAND"]
-    if told:
-        return [f"wstrace explain {told[0].code}   (a reserve does not help)"]
-    return _inconclusive_next(run, trace)
+    beyond = [f for f in told if f.severity == "error" and not reservable(f)]
+    lines = [f"wstrace explain {f.code}   (a reserve does not help)" for f in beyond[:1]]
+    if any(reservable(f) for f in told):
+        lines += [reserve, "wstrace run --reserve reserve.yaml -- YOUR COMMAND"]
+    return lines or _inconclusive_next(run, trace)
+
+
+def _hides_sites(run: AnalysedRun) -> bool:
+    """Whether sites may stand behind this run's end: with grow only where it found nothing."""
+    if any(worker.header.on_growth == "grow" for worker in run.workers):
+        return bool(run.rests_on.doubts) and not run.escapes
+    return died_at(run.workers) is not None or bool(run.rests_on.doubts)
+
+
+def to_mend(run: AnalysedRun) -> list[Finding]:
+    """The findings for which something has to be done: errors, what will be one, and growth
+    that no lock stops."""
+    return [f for f in run.findings if f.severity == "error" or f.code in ("WS107", "WS202")]
+
+
+def reservable(finding: Finding) -> bool:
+    """Whether a reserve helps against it."""
+    return "wstrace reserve" in finding.advice
 
 
 def _inconclusive_next(run: AnalysedRun, trace: str) -> list[str]:
@@ -134,4 +154,6 @@ def _inconclusive_next(run: AnalysedRun, trace: str) -> list[str]:
         return [f"{AGAIN}   (and meanwhile wstrace exercise --url URL)"]
     if run.rests_on.doubts:
         return [f"{AGAIN}   (this trace does not show how the run went on)"]
+    if run.inconclusive and all(w.served and not w.locks and w.sites for w in run.workers):
+        return [f"wstrace gate {trace} --allow-unlocked   (the reserve covers what can grow)"]
     return [f"wstrace report {trace}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import wstrace
 from tests.unit.cli.test_run import ENV, run, start
 from wstrace.cli.launch import exit_code
 
@@ -108,6 +110,53 @@ def test_the_exit_code_outlives_the_trace(tmp_path: Path, harm: str, quiet: bool
     assert "exit code was 9" in err
     assert "Traceback" not in err
     assert "standard output" not in err
+
+
+IN_A_READ_ONLY_FOLDER = """
+from wstrace.recorder.settings import read_settings
+from wstrace.recorder.state.output import TraceOutput
+from wstrace.trace.records import Failure, Slot
+TraceOutput(read_settings()).write(Failure(kind="arena", slot=Slot(), phase="serving"))
+raise SystemExit(9)
+"""
+
+
+def _without_override() -> None:
+    """A superuser's writes heed permissions: PR_CAPBSET_DROP of CAP_DAC_OVERRIDE."""
+    ctypes.CDLL(None).prctl(24, 1)
+
+
+def test_a_folder_that_turns_read_only_costs_the_trace_and_never_looks_clean(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "t"
+    script = f'chmod 500 {folder}; exec {sys.executable} -c "$SCRIPT"'
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "wstrace.cli.app",
+            "run",
+            "-o",
+            str(folder),
+            "--",
+            "sh",
+            "-c",
+            script,
+        ],
+        env=ENV | {"SCRIPT": IN_A_READ_ONLY_FOLDER},
+        preexec_fn=_without_override,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 9
+    assert "recording stops, serving goes on" in done.stderr
+    assert "its exit code was 9" in done.stderr
+    assert "the recorder never attached, or could not write there" in done.stderr
+    folder.chmod(0o700)
+    assert wstrace("gate", str(folder)).returncode == 3
 
 
 def test_a_folder_without_room_is_told_before_anything_starts(tmp_path: Path) -> None:

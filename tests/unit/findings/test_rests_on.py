@@ -35,7 +35,7 @@ from wstrace.report.html import render
 from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
-from wstrace.report.verdict import next_commands, sentence, verdict_lines
+from wstrace.report.verdict import AGAIN, next_commands, sentence, verdict_lines
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import (
     Counts,
@@ -121,6 +121,11 @@ def never_locked() -> AnalysedRun:
     later = ask(MOE, 1 << 20, "serving", 1 << 20, locked=False)
     serving = PhaseChange(phase="serving"), later, Counts(step=40, steps_real=39)
     return session(process(*asked, *serving))
+
+
+def without_an_end(*last: Record) -> AnalysedRun:
+    meta = RunFile("run1", ["vllm", "serve"], "", "0.1.0")
+    return analyse(Trace(Path("t"), "run1", [process(*CLEAN, *last)], meta))
 
 
 def never_attached() -> AnalysedRun:
@@ -228,6 +233,7 @@ STATES = {
     "dp": State(
         lambda _: two_engines_of_a_dense_model(), "dp1 wrote no end, where 1 other worker did"
     ),
+    "no end": State(lambda _: without_an_end(), "run.json has no end: the command still ran"),
     "fork": State(lambda _: with_exit(a_fork_was_refused(), 0), FORKED, 1),
     "refused": State(
         lambda _: load_run(SAMPLES / "demo-crash"), "sites behind it were not seen", 1
@@ -327,6 +333,33 @@ def test_which_exit_codes_are_no_end_in_order(code: int | None, told: int | None
     assert failed(with_exit(session(process(*CLEAN)), code).trace) == told
 
 
+@pytest.mark.parametrize(
+    ("last", "verdict"),
+    [
+        ((), "inconclusive"),
+        ((PhaseChange(phase="shutdown"),), "clean"),
+        ((End(),), "clean"),
+        ((PhaseChange(phase="sleep"),), "inconclusive"),
+    ],
+)
+def test_a_run_json_without_an_end_hides_nothing_behind_a_shutdown(
+    last: tuple[Record, ...], verdict: str
+) -> None:
+    assert without_an_end(*last).verdict() == verdict
+
+
+def test_one_rank_alone_is_named_by_its_group() -> None:
+    quiet = process(*CLEAN, End(), ranks=Ranks(tp=1, rank=1))
+    refused = ask(MOE, 1 << 21, "serving", 1 << 20)
+    escaped = process(*CLEAN, refused, End(), ranks=Ranks(tp=0, rank=0))
+    run = session(quiet, escaped)
+    assert "  rank: tp0\n" in render_text(run)
+    assert "rank: tp0" in render_markdown(run)
+    assert "<dt>rank</dt><dd><bdi>tp0</bdi></dd>" in render([run])
+    alone = session(process(*CLEAN, refused, End(), ranks=Ranks(tp=0, rank=0)))
+    assert "  rank: " not in render_text(alone)
+
+
 def test_a_finding_stays_a_finding_after_a_kill() -> None:
     crash = load_run(SAMPLES / "demo-crash")
     killed = with_exit(crash, 137)
@@ -394,13 +427,13 @@ def test_every_row_of_the_documented_table_is_made_here(tmp_path: Path) -> None:
 
 
 NEXT = {
-    "killed": "wstrace run -- YOUR COMMAND   (this trace does not show",
-    "disk full": "wstrace run -- YOUR COMMAND   (this trace does not show",
-    "lived on": "wstrace run -- YOUR COMMAND   (this trace does not show",
+    "killed": AGAIN + "   (this trace does not show",
+    "disk full": AGAIN + "   (this trace does not show",
+    "lived on": AGAIN + "   (this trace does not show",
     "quiet": "wstrace report TRACE",
-    "no worker": "wstrace run -- YOUR COMMAND   (once what ended it with exit code 1",
+    "no worker": AGAIN + "   (once what ended it with exit code 1",
     "never attached": "wstrace doctor",
-    "start raised": "wstrace run -- YOUR COMMAND   (once what stopped the start",
+    "start raised": AGAIN + "   (once what stopped the start",
     "refused": "wstrace run --on-growth grow",
     "survived": "wstrace reserve TRACE",
 }

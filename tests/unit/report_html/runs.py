@@ -274,6 +274,8 @@ def session(
         command=["vllm", "serve", "qwen3-8b-tq", "--max-model-len", "16384"],
         started="2026-05-16T10:15:00+00:00",
         wstrace="0.1.0",
+        ended="2026-05-16T10:25:00+00:00",
+        exit_code=0,
     )
     return analyse(Trace(Path(path), started.run, list(processes), started))
 

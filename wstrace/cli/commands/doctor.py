@@ -25,15 +25,19 @@ def command(output: OUT = Path(), form: FORMAT = "text") -> None:
     stand down too, since the gate is then inconclusive.
     """
     from wstrace.cli import checkup
+    from wstrace.report.verdict import AGAIN
 
     checks = []
     for check in told(checkup.run_all(output)):
         checks.append(check)
         if form == "text":
             print(as_text([check]), flush=True)
+    wrong = any(check.state == "bad" for check in checks)
     if form == "json":
         print(as_json(checks))
-    if any(check.state == "bad" for check in checks):
+    elif not wrong:
+        print(f"next: {AGAIN}")
+    if wrong:
         sys.exit(1)
 
 

@@ -1,0 +1,1 @@
+"""Commands that people type one after the other, with a server that answers in milliseconds."""

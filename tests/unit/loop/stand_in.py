@@ -1,0 +1,260 @@
+"""A server on loopback that leaves the trace of one worker, as `vllm serve` would.
+
+`python -m tests.unit.loop.stand_in serve MODEL --port N`. Its requests, arena, lock and
+refusals follow vLLM's rules on small numbers; the recorder's own output writes them. What it
+does otherwise stands in STAND_IN, by comma: `roomy` (warm-up made room for all), `quiet` (no
+layer asks), `unlocked`, `beyond` (a layer's own scratch is refused), `dies` (in its start),
+`hangs` (never ready), `leaves` (ends with 0 at once), `slow` (half a second a request).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.unit.findings.build import (
+    CONTINUATION,
+    DECODE_SIZE,
+    LIMITS,
+    MOE,
+    continuation,
+    continuation_bytes,
+)
+from wstrace.recorder.settings import read_settings
+from wstrace.recorder.state.output import TraceOutput
+from wstrace.reserve import config as reserve_config
+from wstrace.trace.records import (
+    Count,
+    Counts,
+    End,
+    Failure,
+    Growth,
+    Lock,
+    Memory,
+    Phase,
+    PhaseChange,
+    Ranks,
+    Record,
+    Request,
+    ReserveEvent,
+    Slot,
+    Step,
+    WorkerInit,
+)
+
+LONGEST, CHUNK, BLOCK_BYTES = 2048, 256, 8192
+WORDS = frozenset(os.environ.get("STAND_IN", "").split(","))
+
+
+class Engine:
+    """The arena of one slot and what the two sites ask of it."""
+
+    def __init__(self) -> None:
+        self.settings = read_settings()
+        self.output = TraceOutput(self.settings) if self.settings.directory else None
+        self.arena, self.locked, self.alive = 0, False, True
+        self.steps = self.longest = 0
+        self.calls: dict[int, list[int]] = {}
+        self.turn = threading.Lock()
+
+    def write(self, record: Record) -> None:
+        if self.output is not None:
+            self.output.write(msgspec.structs.replace(record))
+
+    def start(self) -> None:
+        """Load, profile with the reserve where there is one, warm up, lock."""
+        limits = {**LIMITS, "cudagraph_mode": "NONE"}
+        ranks, world = Ranks(dp=0, tp=0, pp=0, rank=0), Ranks(dp=1, tp=1, pp=1)
+        if self.output is not None:
+            self.output.write_worker(WorkerInit(ranks=ranks, world=world, limits=limits))
+        self.write(CONTINUATION)
+        self.write(MOE)
+        self._phase("load")
+        self._phase("profile")
+        if self.settings.reserve:
+            self._reserve(Path(self.settings.reserve), limits)
+        self.write(
+            Memory(available_kv_bytes=1 << 28, block_size=16, bytes_per_block=BLOCK_BYTES)
+        )
+        self._phase("warmup")
+        if "dies" in WORDS:
+            error = "ImportError: no kernels"
+            self.write(
+                PhaseChange(phase="init", why="compile_or_warm_up_model raised", error=error)
+            )
+            sys.exit(1)
+        if "quiet" not in WORDS:
+            self.ask(MOE.id, DECODE_SIZE, "warmup")
+            if "roomy" in WORDS:
+                self.ask(
+                    CONTINUATION.id, continuation_bytes(LONGEST - 1), "warmup", LONGEST - 1
+                )
+        if not WORDS & {"unlocked", "quiet"}:
+            self.locked = True
+            self.write(Lock(event="lock", slots=[Slot()], sizes=[self.arena], phase="warmup"))
+            self._phase("post-lock-warmup")
+        self._phase("serving")
+
+    def _phase(self, phase: Phase) -> None:
+        self.write(PhaseChange(phase=phase))
+
+    def _reserve(self, path: Path, limits: dict[str, Any]) -> None:
+        loaded = reserve_config.load(path)
+        self.arena = max(slot.bytes for slot in loaded.slots)
+        self.write(
+            Growth(slot=Slot(), before=0, after=self.arena, phase="profile", reserve=True)
+        )
+        self.write(
+            ReserveEvent(
+                event="applied",
+                slots=[Slot()],
+                sizes=[self.arena],
+                path=path.name,
+                config=msgspec.json.encode(loaded).decode(),
+            )
+        )
+
+    def ask(self, site: int, size: int, phase: Phase, computed: int = 0) -> bool:
+        """One request for scratch; False where the locked arena refused it."""
+        made: Request = (
+            continuation(computed, self.arena, phase)
+            if site == CONTINUATION.id
+            else Request(site=site, slot=Slot(), bytes=size, arena=self.arena, phase=phase)
+        )
+        made.locked, made.step = self.locked, Step(index=self.steps, num_reqs=1)
+        self.write(made)
+        count = self.calls.setdefault(site, [0, 0])
+        count[:] = count[0] + 1, max(count[1], size)
+        if size <= self.arena:
+            return True
+        forced = self.locked and self.settings.on_growth == "grow"
+        if self.locked and not forced:
+            self.write(
+                Failure(
+                    kind="arena",
+                    site=site,
+                    slot=Slot(),
+                    required=size,
+                    arena=self.arena,
+                    phase=phase,
+                    step=Step(index=self.steps),
+                )
+            )
+            return False
+        self.write(
+            Growth(
+                site=site,
+                slot=Slot(),
+                before=self.arena,
+                after=size,
+                phase=phase,
+                locked=self.locked,
+                forced=forced,
+            )
+        )
+        self.arena = size
+        return True
+
+    def complete(self, prompt: int) -> bool:
+        """A prompt in chunks: each continues what is computed; then a decode step."""
+        with self.turn:
+            for computed in range(0, prompt, CHUNK):
+                self.steps += 1
+                self.longest = max(self.longest, computed)
+                size = continuation_bytes(computed)
+                if self.alive and computed and "quiet" not in WORDS:
+                    self.alive = self.ask(CONTINUATION.id, size, "serving", computed)
+            if self.alive and "quiet" not in WORDS:
+                self.alive = self.ask(MOE.id, DECODE_SIZE, "serving")
+            if "beyond" in WORDS:
+                kind = Failure(kind="layer", site=MOE.id, slot=Slot(), phase="serving")
+                self.write(kind)
+                self.alive = False
+            self._count()
+            return self.alive
+
+    def _count(self) -> None:
+        counts = [Count(site, Slot(), "serving", *told) for site, told in self.calls.items()]
+        self.write(
+            Counts(
+                step=self.steps,
+                steps_real=self.steps,
+                max_tokens=CHUNK,
+                max_reqs=1,
+                max_computed=self.longest,
+                max_continued=self.longest,
+                counts=counts,
+            )
+        )
+
+    def end(self, *_: object) -> None:
+        self._phase("shutdown")
+        self.write(End(steps=self.steps))
+        os._exit(0)
+
+
+class Server(ThreadingHTTPServer):
+    """The three routes of vLLM's that `exercise` uses."""
+
+    daemon_threads = True
+    request_queue_size = 256
+    engine: Engine
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A dead engine answers 503, and its server ends a moment later."""
+
+    server: Server
+
+    def log_message(self, *args: Any) -> None:
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self._answer(200 if self.server.engine.alive and "hangs" not in WORDS else 503, {})
+        else:
+            self._answer(200, {"data": [{"id": "tiny", "max_model_len": LONGEST}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if "slow" in WORDS:
+            time.sleep(0.5)
+        if self.server.engine.complete(len(body["prompt"])):
+            self._answer(200, {"choices": []})
+            return
+        self._answer(500, {"error": {"message": "EngineCore encountered an issue."}})
+        threading.Timer(0.2, os._exit, (1,)).start()
+
+    def _answer(self, status: int, body: Any) -> None:
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+
+def main(words: list[str]) -> None:
+    if "leaves" in WORDS:
+        return
+    engine = Engine()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, engine.end)
+    engine.start()
+    port = int(words[words.index("--port") + 1])
+    server = Server(("127.0.0.1", port), Handler)
+    server.engine = engine
+    print("ready", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

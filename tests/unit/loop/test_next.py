@@ -1,0 +1,138 @@
+"""`next:` leads out of every state: what it names is typed here, until a server survives."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import commands
+from tests.unit.findings.test_rests_on import STATES, State, written
+from wstrace.cli import checkup
+from wstrace.exercise.client import Client
+from wstrace.exercise.corners import plan
+from wstrace.exercise.send import Outcome, exercise
+from wstrace.findings.analysed_run import AnalysedRun, load_run
+from wstrace.report.verdict import next_commands
+from wstrace.testbed.engine import free_port
+
+ROOT = Path(__file__).resolve().parents[3]
+MOST = 3
+SAYS_WHY = {"quiet": "no layer asked for workspace in 132 steps: nothing to reserve"}
+Serve = Callable[..., tuple[Outcome, Path]]
+
+
+def typed(line: str) -> list[str]:
+    """The words of a line of `next:`, without its remark."""
+    return shlex.split(line.partition("   (")[0])
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """`wstrace run OPTIONS -- STAND-IN`, exercised; its outcome and its trace."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*options: str, words: str = "", cwd: Path = tmp_path) -> tuple[Outcome, Path]:
+        port, trace = free_port(), tmp_path / f"served{len(started)}"
+        env = {k: v for k, v in os.environ.items() if not k.startswith("WSTRACE")}
+        ours = [sys.executable, "-m", "wstrace.cli.app", "run", "-q", "-o", str(trace)]
+        stand_in = [sys.executable, "-m", "tests.unit.loop.stand_in", "serve", "m"]
+        server = subprocess.Popen(
+            [*ours, *options, "--", *stand_in, "--port", str(port)],
+            env=env | {"PYTHONPATH": str(ROOT), "STAND_IN": words},
+            cwd=cwd,
+            stdout=subprocess.DEVNULL,
+        )
+        started.append(server)
+        client = Client(f"http://127.0.0.1:{port}")
+        client.wait(30)
+        model = client.model(None, 10)
+        outcome = exercise(client, model, plan(model.max_model_len, 32)[0], 60)
+        server.send_signal(signal.SIGINT)
+        server.wait(30)
+        return outcome, trace
+
+    yield run
+    for server in started:
+        server.kill()
+        server.wait()
+
+
+def on_disk(run: AnalysedRun, folder: Path) -> Path:
+    if run.trace.path.is_dir() and any(run.trace.path.iterdir()):
+        return run.trace.path
+    written(run, folder)
+    return folder
+
+
+def follow(run: AnalysedRun, trace: Path, serve: Serve, words: str, cwd: Path) -> list[str]:
+    """Type what `next:` says until a server survives `exercise`, or a command says why not.
+
+    Returns what was typed, and at its end `survived` or what was said.
+    """
+    log: list[str] = []
+    left = next_commands(run, str(trace))
+    while left:
+        line, left = left[0], left[1:]
+        command = typed(line)
+        log += [line] * (command[1] != "doctor")  # it changes nothing, and says what to type
+        assert len(log) <= MOST, log
+        assert command[0] == "wstrace"
+        if command[1] == "run":
+            options = command[2 : command.index("--")]
+            assert command[command.index("--") :] == ["--", "YOUR", "COMMAND"]
+            outcome, trace = serve(*options, words=words, cwd=cwd)
+            run = load_run(trace)
+            if "--reserve" in options and outcome.exit_code == 0:
+                return [*log, "survived"]
+            left = next_commands(run, str(trace))
+            continue
+        done = commands.wstrace(*command[1:], cwd=cwd)
+        if command[1] == "doctor":
+            assert done.returncode == 0, done.stdout
+            left = [done.stdout.rpartition("next: ")[2].strip()]
+        elif command[1] != "reserve":
+            return [*log, done.stdout]
+        else:
+            assert done.returncode == 0, done.stderr
+    return log
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_next_leads_from_every_state_to_a_server_that_survives_or_says_why(
+    name: str, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkup, "_hooks", lambda: iter(()))  # imports vLLM: many seconds
+    state: State = STATES[name]
+    run = state.make(tmp_path / "t")
+    trace = on_disk(run, tmp_path / "w")
+    words = "unlocked" if name == "never locked" else ""
+    *_, last = follow(run, trace, serve, words, tmp_path)
+    if name in SAYS_WHY:
+        assert SAYS_WHY[name] in last.replace("\n", " ")
+    else:
+        assert last == "survived"
+
+
+def test_what_no_reserve_covers_leads_to_the_page_that_says_what_does(
+    tmp_path: Path, serve: Serve
+) -> None:
+    outcome, trace = serve("--on-growth", "grow", words="beyond")
+    assert outcome.died
+    *_, last = follow(load_run(trace), trace, serve, "beyond", tmp_path)
+    assert "WS106" in last
+
+
+def test_the_first_death_hides_a_site_and_next_finds_it(tmp_path: Path, serve: Serve) -> None:
+    """The stand-in dies of what it asks first; the reserve from there on holds both sites."""
+    outcome, trace = serve()
+    assert outcome.died
+    log = follow(load_run(trace), trace, serve, "", tmp_path)
+    assert [typed(line)[1] for line in log[:-1]] == ["run", "reserve", "run"]
+    assert log[-1] == "survived"
