@@ -6,6 +6,7 @@ adds).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Final, Literal
@@ -71,12 +72,12 @@ class Sibling:
 class FromLog:
     """What a text adds to a finding: where it stands there, and how far it can be trusted.
 
-    `at` is the line of `path`; `line` the site's own, which differs from build to build.
-    Sizes stand as they were printed, `*_exact` where the bytes behind one are known. `name` is
-    the key of a persistent resource, `module` the file below the vllm package. `rule` is the
-    known site, `numbers` what its formula was computed with, `fits` the releases whose formula
-    alone makes the size, `siblings` the sites of the same backend that fail next. `commands`
-    are what to type, the best first.
+    `at` is the line of `path`, in its `part` where it is a thread or an archive; `line` the
+    site's own, which differs from build to build. Sizes stand as they were printed, `*_exact`
+    where the bytes behind one are known. `name` is the key of a persistent resource, `module`
+    the file below the vllm package. `rule` is the known site, `numbers` what its formula was
+    computed with, `fits` the releases whose formula alone makes the size, `siblings` the sites
+    of the same backend that fail next. `commands` are what to type, the best first.
     """
 
     kind: LogClass
@@ -99,6 +100,7 @@ class FromLog:
     commands: tuple[str, ...] = ()
     fits: tuple[Span, ...] = ()
     siblings: tuple[Sibling, ...] = ()
+    part: str = ""
 
     @property
     def fixed_in(self) -> str | None:
@@ -162,7 +164,12 @@ def merge(findings: list[Finding]) -> list[Finding]:
         key = (finding.code, finding.file, finding.function, finding.slot, _extra(finding))
         seen = merged.get(key)
         merged[key] = finding if seen is None else _worse(seen, finding)
-    return sorted(merged.values(), key=_rank)
+    return ordered(merged.values())
+
+
+def ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """By severity, then size, then code and site."""
+    return sorted(findings, key=_rank)
 
 
 def _extra(finding: Finding) -> str:

@@ -16,7 +16,7 @@ from wstrace.findings.finding import UNNUMBERED, Finding, FromLog, Sibling
 from wstrace.known_sites.known import KnownSite
 from wstrace.trace.records import Ranks, Slot, Step
 from wstrace.triage.diagnose.relatives import NotTheArena
-from wstrace.triage.redaction import redact_value
+from wstrace.triage.redaction import redact, redact_value
 from wstrace.triage.report import Report
 
 Json = dict[str, Any]
@@ -77,11 +77,35 @@ def triage_json(report: Report) -> Json:
     return {
         "version": 1,
         "findings": [_triage_finding(finding, log) for finding, log in logs],
+        "incidents": [_incident(finding) for finding in report.incidents],
         "relatives": [_relative(relative) for relative in report.relatives],
+        "worked": [asdict(worked) for worked in report.worked],
         "config": redact_value(report.config),
         "skipped": report.skipped,
         "notes": list(report.notes),
     }
+
+
+def _incident(finding: Finding) -> Json:
+    """One for all ranks and texts that tell of it, with the worst rank's sizes."""
+    log = finding.log
+    return {
+        "code": finding.code,
+        "severity": finding.severity,
+        "file": redact(finding.file) or None,
+        "function": redact(finding.function) or None,
+        "required_bytes": finding.serving_bytes,
+        "current_bytes": finding.arena_bytes,
+        "class": log.kind if log else None,
+        "ranks": ranks_json(finding.ranks),
+        "source": _source(log) if log else None,
+    }
+
+
+def _source(log: FromLog) -> Json:
+    """`part` is there for a comment of a thread or a member of an archive only."""
+    part = {"part": redact(log.part)} if log.part else {}
+    return {"path": log.path, "line": log.at, **part}
 
 
 def _relative(relative: NotTheArena) -> Json:
@@ -131,7 +155,7 @@ def _triage_finding(finding: Finding, log: FromLog) -> Json:
     )
     return told | {
         "links": list(rule.links) if rule else [],
-        "source": {"path": log.path, "line": log.at},
+        "source": _source(log),
         **redact_value(
             {
                 "confidence": log.confidence,

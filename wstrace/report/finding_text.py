@@ -157,11 +157,10 @@ def _next(sibling: Sibling) -> str:
 def _seen(finding: Finding, log: FromLog) -> str:
     """`line 181 of server.log, vllm/v1/attention/backends/mla.py, tp1, 3 times`."""
     name = "stdin" if log.path == "-" else PurePath(log.path).name
+    place = redact(f"{log.part} of {name}" if log.part else name)
     ranks = ranks_text(finding.ranks) if len(finding.ranks) == 1 else ""
     times = f"{log.times} times" if log.times > 1 else ""
-    return ", ".join(
-        filter(None, (f"line {log.at} of {redact(name)}", log.module, ranks, times))
-    )
+    return ", ".join(filter(None, (f"line {log.at} of {place}", log.module, ranks, times)))
 
 
 def need_text(finding: Finding) -> str:

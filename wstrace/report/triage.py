@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Final
 
-from wstrace.findings.finding import Finding, merge
+from wstrace.findings.finding import Finding
 from wstrace.report.finding_json import triage_json
 from wstrace.report.finding_text import block
 from wstrace.report.markdown import escape, finding_lines
 from wstrace.report.safe import clean
 from wstrace.triage.diagnose.relatives import NotTheArena
+from wstrace.triage.diagnose.what_worked import Worked
 from wstrace.triage.redaction import redact, redact_value
 from wstrace.triage.report import Report
 from wstrace.units import exact, plural
@@ -36,7 +37,7 @@ def render_json(report: Report) -> str:
 
 def render_text(report: Report, width: int = WIDTH) -> str:
     """The worst two findings in full, the others in a line each."""
-    found = merge(list(report.findings))
+    found = report.incidents
     lines = [*_head(report, found)]
     for number, finding in enumerate(found[:FULL]):
         lines += [*([""] if number else []), *block(finding, width)]
@@ -45,6 +46,7 @@ def render_text(report: Report, width: int = WIDTH) -> str:
         lines += ["", "Everything in full: --format markdown"]
     for relative in report.relatives:
         lines += ["", *relative_block(relative, width)]
+    lines += [line for worked in report.worked for line in _worked(worked, width)]
     lines += [f"note: {note}" for note in report.notes]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -74,6 +76,19 @@ def relative_block(relative: NotTheArena, width: int) -> list[str]:
     return [*lines, f"  do: {clean(relative.knob)}"]
 
 
+def _worked(worked: Worked, width: int) -> list[str]:
+    """`worked, says comment 3: --enforce-eager`, with the sentence."""
+    settings = f": {', '.join(worked.settings)}" if worked.settings else ""
+    lines = [f"worked, says {worked.part}{settings}", f'"{worked.says}"']
+    if worked.url:
+        lines[0] += f" ({worked.url})"
+    return [
+        "",
+        clean(lines[0]),
+        *textwrap.wrap(clean(lines[1]), width, initial_indent="  ", subsequent_indent="  "),
+    ]
+
+
 def _titled(relative: NotTheArena) -> str:
     site = ":".join(filter(None, (relative.file, relative.function)))
     return clean(f"{site}: {relative.title}" if site else relative.title)
@@ -85,7 +100,7 @@ def _also(finding: Finding) -> str:
 
 def render_markdown(report: Report) -> str:
     """Markdown for an issue or a chat."""
-    found = merge(list(report.findings))
+    found = report.incidents
     if not found and not report.relatives:
         return NOTHING + "\n"
     lines = [f"### {escape(next(_head(report, found)))}", ""]
@@ -99,6 +114,9 @@ def render_markdown(report: Report) -> str:
             "",
         ]
         lines += [f"- do: `{relative.knob}`", ""]
+    for worked in report.worked:
+        said = ", ".join(f"`{setting}`" for setting in worked.settings) or "no setting named"
+        lines += [f"Said to work in {worked.part}: {said}", ""]
     lines += [*_config(report), "", "Made by `wstrace triage`; no line of the log is quoted."]
     return "\n".join(lines) + "\n"
 

@@ -12,7 +12,6 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
 from wstrace.findings.analysed_run import AnalysedRun
-from wstrace.findings.finding import merge
 from wstrace.runs.run import Run
 from wstrace.trace.reader import SUFFIX, Trace
 from wstrace.triage.diagnose.numbers import Given
@@ -34,7 +33,7 @@ class LogRun(AnalysedRun):
     @cached_property
     def findings(self) -> list[Finding]:
         """The text's findings, merged over ranks, the worst first."""
-        return merge(list(self.report.findings))
+        return self.report.incidents
 
     @cached_property
     def inconclusive(self) -> list[str]:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import io
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from wstrace.errors import WstraceError
+from wstrace.findings.finding import Finding, merge, ordered
+from wstrace.triage.diagnose import what_worked
 from wstrace.triage.diagnose.diagnose import Diagnosis, diagnose
-from wstrace.triage.extract.parser import parse_file
-from wstrace.triage.ingest import opening
+from wstrace.triage.extract.parser import parse
+from wstrace.triage.ingest import sources, thread
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from wstrace.findings.finding import Finding
     from wstrace.triage.diagnose.numbers import Given
     from wstrace.triage.diagnose.relatives import NotTheArena
-    from wstrace.triage.extract.engine_settings import Value
+    from wstrace.triage.diagnose.what_worked import Worked
+    from wstrace.triage.extract.engine_settings import Settings, Value
+    from wstrace.triage.extract.facts import Text
+    from wstrace.triage.ingest.sources import Source
+    from wstrace.triage.ingest.thread import Part
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,13 @@ class Report:
     skipped: int
     notes: tuple[str, ...]
     relatives: tuple[NotTheArena, ...] = ()
+    worked: tuple[Worked, ...] = ()
+
+    @cached_property
+    def incidents(self) -> list[Finding]:
+        """One finding for each incident, the worst first: the ranks of a text together, and
+        those of several texts where each has its own (a log a worker)."""
+        return incidents(self.findings)
 
     @property
     def only_relatives(self) -> bool:
@@ -37,9 +52,102 @@ class Report:
 
 
 def read(paths: Sequence[str], given: Given) -> Report:
-    """Read every input once. WstraceError: a path that cannot be read as text."""
-    opening.check_paths(paths)
-    return combine([diagnose(*parse_file(path), given) for path in paths])
+    """Read every input once: files, folders, archives, an issue with its comments.
+
+    WstraceError: a path that cannot be read as text, or a folder without a text.
+    """
+    notes: list[str] = []
+    diagnoses = []
+    for source in sources.sources(paths, notes):
+        try:
+            diagnoses.append(_diagnosed(source, given))
+        except WstraceError as error:
+            if source.alone or given.numbers:
+                raise
+            notes.append(f"{error} Left out")
+    if not diagnoses:
+        raise WstraceError(
+            f"{', '.join(paths)} is a directory or an archive without a log.",
+            "Give the server's logs.",
+        )
+    report = combine(diagnoses)
+    return replace(report, notes=(*report.notes, *notes))
+
+
+def _diagnosed(source: Source, given: Given) -> Diagnosis:
+    """The diagnosis of one text; a thread's parts are read apart and told as one."""
+    parts, stream = thread.parts_of(source.stream)
+    if not parts:
+        return _of(*parse(stream, source.path), source.part, given)
+    told = [(part, _of_part(part, parts[0], source.path, given)) for part in parts]
+    chosen = what_worked.one_finding(told)
+    first = next((d for _, d in told if d.config), told[0][1])
+    notes = dict.fromkeys(note for _, diagnosis in told for note in diagnosis.notes)
+    return Diagnosis(
+        source.path,
+        chosen,
+        first.config,
+        sum(diagnosis.skipped for _, diagnosis in told),
+        [*notes, *what_worked.others(told, chosen)],
+        [] if chosen else [relative for _, d in told for relative in d.relatives],
+        what_worked.what_worked(parts),
+    )
+
+
+def _of_part(part: Part, issue: Part, path: str, given: Given) -> Diagnosis:
+    """One part. The issue's own settings hold for a comment that names none."""
+    if not part.text.strip():
+        return Diagnosis(path, [], {}, 0, [])
+    text, settings = parse(io.BytesIO(part.text.encode()), path)
+    if part.name and issue.text.strip():
+        settings.before(parse(io.BytesIO(issue.text.encode()), path)[1])
+    return _of(text, settings, part.name, given)
+
+
+def _of(text: Text, settings: Settings, part: str, given: Given) -> Diagnosis:
+    return diagnose(replace(text, part=part), settings, given)
+
+
+def incidents(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings of several texts as incidents: a text's own are merged over ranks, and joined
+    with another text's where that repeats it, or is of other ranks."""
+    found: list[tuple[set[object], Finding]] = []
+    texts: dict[object, list[Finding]] = {}
+    for finding in findings:
+        texts.setdefault(_text_of(finding), []).append(finding)
+    for text, own in texts.items():
+        for finding in merge(own):
+            joined = next((p for p in found if text not in p[0] and _same(p[1], finding)), None)
+            if joined is None:
+                found.append(({text}, finding))
+                continue
+            texts_of, other = joined
+            both = merge([other, finding])[0]
+            found[found.index(joined)] = ({*texts_of, text}, both)
+    return ordered(finding for _, finding in found)
+
+
+def _text_of(finding: Finding) -> object:
+    return (finding.log.path, finding.log.part) if finding.log else None
+
+
+def _same(one: Finding, other: Finding) -> bool:
+    """Whether two texts tell of one incident."""
+    first, second = one.log, other.log
+    place = (one.code, one.file, one.function, one.slot)
+    if place != (other.code, other.file, other.function, other.slot):
+        return False
+    if first is None or second is None:
+        return False
+    if first.version and second.version and first.version != second.version:
+        return False
+    if (first.required_text, first.current_text) == (
+        second.required_text,
+        second.current_text,
+    ):
+        return True
+    several = bool(one.ranks and other.ranks)
+    return several and set(one.ranks).isdisjoint(other.ranks)
 
 
 def combine(diagnoses: Sequence[Diagnosis]) -> Report:
@@ -60,4 +168,5 @@ def combine(diagnoses: Sequence[Diagnosis]) -> Report:
         sum(d.skipped for d in diagnoses),
         tuple(notes),
         tuple(relative for d in diagnoses for relative in d.relatives),
+        tuple(d.worked for d in diagnoses if d.worked),
     )

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 FILES = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FILE]...", help="Logs or pasted texts; - or nothing: stdin."),
+    typer.Argument(
+        metavar="[FILE]...",
+        help="Logs, pasted texts, folders, archives, issues; - or nothing: stdin.",
+    ),
 ]
 FORMAT = Annotated[
     Literal["text", "json", "markdown"] | None,

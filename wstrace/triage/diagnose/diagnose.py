@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wstrace.known_sites.known import KnownSite
+    from wstrace.triage.diagnose.what_worked import Worked
     from wstrace.triage.extract.engine_settings import Settings, Value
     from wstrace.triage.extract.facts import Amount, Refusal, StepDump, Text
 
@@ -38,6 +39,7 @@ class Diagnosis:
     skipped: int
     notes: list[str]
     relatives: list[NotTheArena] = field(default_factory=list)
+    worked: Worked | None = None
 
 
 def diagnose(text: Text, settings: Settings, given: Given) -> Diagnosis:
@@ -47,10 +49,15 @@ def diagnose(text: Text, settings: Settings, given: Given) -> Diagnosis:
     findings = bounding.spread(_finding(refusal, text, settings, given) for refusal in refused)
     findings += symptoms.findings(text, settings, given, findings)
     beside = relatives(text, settings, given, findings)
+    findings = [_in_part(finding, text.part) for finding in findings]
     findings = sorted((told(finding, given) for finding in findings), key=_line)
     config = settings.resolve(_line(findings[0]) if findings else None)
     notes = [*text.notes, *(_taken_for(_version(config)) if findings else ())]
     return Diagnosis(text.path, findings, config, text.mentions, notes, beside)
+
+
+def _in_part(finding: Finding, part: str) -> Finding:
+    return replace(finding, log=replace(finding.log, part=part)) if finding.log else finding
 
 
 def _taken_for(version: str | None) -> list[str]:

@@ -8,7 +8,7 @@ flags.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Value = int | str | bool | list[int]
 KEPT: Final = 4000
+_ABOVE: Final = 1 << 40  # lines: more than any text has
 MODEL: Final = "config.json:"
 
 
@@ -62,6 +63,12 @@ class Settings:
         places[1:] = [setting] if places else []
         if not places:
             places.append(setting)
+
+    def before(self, other: Settings) -> None:
+        """Take in what `other` says as if it stood above: all of this text comes after it."""
+        for places in other._found.values():
+            for setting in places:
+                self.add(replace(setting, line=setting.line - _ABOVE))
 
     def resolve(self, line: int | None = None) -> dict[str, Value]:
         """Name to value at `line` (the end of the text where None), in order of names."""
@@ -123,7 +130,7 @@ _FLAG_NAMES: Final = "|".join(
 # matches: '--max-num-seqs 8'
 _FLAG: Final = re.compile(
     rf"--(?P<no>no-)?(?P<flag>{_FLAG_NAMES})(?![\w-])"
-    r"(?:(?:=|[\s\"',\\]+(?:-\s+)?)[\"']?(?P<value>(?!-)[^\s\"',\\]+))?"
+    r"(?:(?:=|[\s\"',\\]+(?:-\s+)?)[\"']?(?P<value>(?!-)[^\s\"'`,\\]+))?"
 )
 # matches: 'vllm serve m -tp 2'
 _SHORT_FLAG: Final = re.compile(r"(?<![\w-])-(?P<flag>tp|pp)[= ](?P<value>\d+)(?!\w)")

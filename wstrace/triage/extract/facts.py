@@ -204,9 +204,11 @@ Fact = (
 
 @dataclass
 class Text:
-    """All facts of one input. `mentions` counts talk about the message without facts."""
+    """All facts of one input. `mentions` counts talk about the message without facts, `part` is
+    the comment or the member of an archive that it is."""
 
     path: str
+    part: str = ""
     refusals: list[Refusal] = field(default_factory=list)
     resizes: list[Resize] = field(default_factory=list)
     locks: list[LockState] = field(default_factory=list)

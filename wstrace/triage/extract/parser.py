@@ -56,12 +56,6 @@ class _Stream:
     ranks: Ranks = NOWHERE
 
 
-def parse_file(path: str) -> tuple[Text, Settings]:
-    """The facts of a file, or of stdin for '-'. WstraceError: it cannot be read as text."""
-    with opening.opened(path) as stream:
-        return parse(stream, path)
-
-
 def parse(stream: BinaryIO, path: str) -> tuple[Text, Settings]:
     """The facts of an open binary stream; `path` names it in messages."""
     parser = _Parser(path)

@@ -31,7 +31,8 @@ _WORD: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]|[^\W\d_]{2
 _CURE: Final = re.compile(
     r"(?i)\b(?:works?|worked|working|fine|ok(?:ay)?|helps?|helped|workarounds?|fix(?:es|ed)?"
     r"|cure[sd]?|solve[sd]?|solution|avoids?|avoided|instead|disappear(?:s|ed)?|go(?:es)? away"
-    r"|went away|gone|no longer|no more|no crash(?:es)?|no error|never crash(?:es|ed)?|stable"
+    r"|went away|gone|no (?:longer|more)(?: (?:crash|fail|die|happen|break)\w*)?"
+    r"|no crash(?:es)?|no error|never crash(?:es|ed)?|stable"
     r"|survives?|survived|mitigat\w+|resolv\w+|(?:does|did|do)(?: not|n't) (?:crash|happen|fail"
     r"|occur|die|reproduce)|without (?:a )?(?:crash|error|problem|issue)s?)\b"
 )
@@ -43,9 +44,10 @@ _DOUBT: Final = re.compile(
     r"|switch(?:ed|ing)? to|bump\w*|drop(?:ped|ping)?|disabl\w+|unless|other than|e\.g"
     r"|for example)\b|\?"
 )
-# matches: 'it crashes'
+# matches: 'it did not help'
 _FAILS: Final = re.compile(
-    r"(?i)\b(?:crash(?:es|ed)?|fails?|failed|dies?|died|breaks?|broke)\b"
+    r"(?i)\b(?:crash(?:es|ed)?|fails?|failed|dies?|died|breaks?|broke|not|never|still|nor|neither"
+    r"|no luck)\b|n't\b"
 )
 # matches: 'started with'
 _STATES: Final = re.compile(
@@ -64,7 +66,9 @@ def _states(lines: Sequence[Line], index: int) -> bool:
     if line.label or line.error or not ("--" in line.text or "max" in line.text):
         return True
     if _COMMAND.search(line.text):
-        return not _cures(line.text.partition("--")[0]) and not _introduced(lines, index)
+        return not says_it_worked(line.text.partition("--")[0]) and not _introduced(
+            lines, index
+        )
     sentence = " ".join(_sentence(lines, index))
     if _CURE.search(sentence) or _DOUBT.search(sentence) or _introduced(lines, index):
         return False
@@ -72,7 +76,7 @@ def _states(lines: Sequence[Line], index: int) -> bool:
     return few or "--" not in line.text or bool(_STATES.search(sentence))
 
 
-def _cures(text: str) -> bool:
+def says_it_worked(text: str) -> bool:
     """True for words of a run that did not fail, and none of one that did."""
     return bool(_CURE.search(text)) and not _FAILS.search(_CURE.sub("", text))
 
@@ -85,7 +89,7 @@ def _introduced(lines: Sequence[Line], index: int) -> bool:
             return False
         if line.text.strip():
             above = line.text.strip()
-            return above.endswith((":", "：")) and _cures(above)
+            return above.endswith((":", "：")) and says_it_worked(above)
     return False
 
 

@@ -7,11 +7,13 @@ rotation, a single line of 100 MB. Memory never holds more than two blocks.
 from __future__ import annotations
 
 import codecs
+import os
+import stat
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from wstrace.errors import WstraceError
 
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
 
 BLOCK: Final = 1 << 20
 SAMPLE: Final = 1 << 16
+NOTHING: Final = 64 << 20  # bytes of zeros and nothing else, from what may have no end
+_KINDS: Final = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_OPEN_ALREADY: Final = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+"""Where a shell's `<(COMMAND)` stands: a FIFO whose other end is at work."""
 _LEAST_WIDE: Final = 16  # bytes; a shorter text says too little about its encoding
 _PACKED: Final = {
     b"\x1f\x8b": ("gzip", "zcat {path} | wstrace triage -"),
@@ -41,32 +52,67 @@ class Block:
 
 
 def check_paths(paths: Sequence[str]) -> None:
-    """Refuse a missing path or a directory before anything is read."""
+    """Refuse what is missing, and what has no end, before anything is read."""
     for path in paths:
         if path == "-":
             continue
-        if not Path(path).exists():
-            raise WstraceError(f"{path} does not exist.", "Give a log file, or - for stdin.")
-        if Path(path).is_dir():
+        try:
+            mode = Path(path).stat().st_mode
+        except OSError:
             raise WstraceError(
-                f"{path} is a directory.",
-                "Give its log files: wstrace triage DIR/*.log. A trace folder of "
-                "`wstrace run` is read by `wstrace report`.",
+                f"{path} does not exist.", "Give a log file, a folder, or - for stdin."
+            ) from None
+        kind = _KINDS.get(stat.S_IFMT(mode))
+        if kind and not (stat.S_ISFIFO(mode) and path.startswith(_OPEN_ALREADY)):
+            raise WstraceError(
+                f"{path} is {kind}, not a file.",
+                "Give a log file, or pipe a stream in: COMMAND | wstrace triage -",
             )
 
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """The bytes of `path`, or of stdin for '-'."""
+    """The bytes of `path`, or of stdin for '-'. A file that grows ends where it ended when it
+    was opened."""
     if path == "-":
-        yield sys.stdin.buffer
+        yield _bounded(sys.stdin.buffer)
         return
     try:
         stream = open(path, "rb")  # noqa: SIM115
     except OSError as error:
         raise _unreadable(path, error) from error
     with stream:
-        yield stream
+        yield _bounded(stream)
+
+
+def _bounded(stream: BinaryIO) -> BinaryIO:
+    """A regular file up to its present size; other streams as they are."""
+    try:
+        found = os.fstat(stream.fileno())
+        left = found.st_size - stream.tell()
+    except (OSError, ValueError):  # not a file of the system, or a pipe
+        return stream
+    if not stat.S_ISREG(found.st_mode) or left <= 0:
+        return stream
+    return cast("BinaryIO", _Bounded(stream, left))
+
+
+class _Bounded:
+    """The next `left` bytes of a stream."""
+
+    def __init__(self, stream: BinaryIO, left: int) -> None:
+        self._stream = stream
+        self._left = left
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; none at the end."""
+        data = self._stream.read(min(size, self._left))
+        self._left -= len(data)
+        return data
+
+    def fileno(self) -> int:
+        """The stream's descriptor."""
+        return self._stream.fileno()
 
 
 def blocks(stream: BinaryIO, path: str, size: int = BLOCK) -> Iterator[Block]:
@@ -101,12 +147,26 @@ def _read(stream: BinaryIO, path: str, size: int) -> Iterator[bytes]:
         decode = _wide_decoder(first)
         if decode is None:
             _refuse_binary(first, path)
-        data = first
+        data, zeros = first, 0
         while data:
+            zeros = zeros + len(data) if zeros >= 0 and not data.strip(b"\x00") else -1
+            if zeros > NOTHING and not _is_regular(stream):
+                raise WstraceError(
+                    f"{_name(path)} gives nothing but zero bytes.",
+                    "Give a log file, or pipe a log in: COMMAND | wstrace triage -",
+                )
             yield decode.decode(data).encode("utf-8", "replace") if decode else data
             data = stream.read(size)
     except OSError as error:
         raise _unreadable(path, error) from error
+
+
+def _is_regular(stream: BinaryIO) -> bool:
+    """True for a file, whose end is sure to come."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):
+        return True
 
 
 def _character_cut(data: bytes) -> int:

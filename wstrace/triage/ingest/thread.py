@@ -1,0 +1,118 @@
+"""A GitHub issue with its comments, saved as JSON or Markdown, as its parts."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST: Final = 32 << 20  # bytes; a longer text is a log
+_HEAD: Final = 1 << 16
+# matches: b'{"body": "It dies", "comments": []'
+_JSON: Final = re.compile(
+    rb"\s*[\[{]\s*\"(?:assignees|author|body|closed|comments|createdAt|id|labels|number|state"
+    rb"|title|url)\"\s*:"
+)
+# gh issue view N --comments: a head, '--', the body, and the same for each comment
+# matches: 'author:\talice\nassociation:\tmember\nstatus:\tnone\n--\n'
+_GH_COMMENT: Final = re.compile(
+    r"^author:\t.*\nassociation:\t.*\n(?:[a-z]+:\t.*\n)*--\n", re.MULTILINE
+)
+# matches: 'title:\tThe server dies\nstate:\tOPEN\n--\n'
+_GH_ISSUE: Final = re.compile(r"title:\t(?P<title>.*)\n(?:[a-z]+:\t.*\n)*?--\n")
+# matches: '**alice** commented on May 5'
+_COMMENTED: Final = re.compile(
+    r"^(?:\W{0,6}@?[\w.\[\]-]{1,40}\W{0,4}(?:\([\w ]{1,20}\) )?commented(?! out)\b.{0,60}"
+    r"|\#{1,6} +(?:Comment|Reply|Answer)\b.{0,60})$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The issue itself (`name` is empty) or one of its comments, with its address if known."""
+
+    name: str
+    text: str
+    url: str = ""
+
+
+def parts_of(stream: BinaryIO) -> tuple[list[Part], BinaryIO]:
+    """The parts of a thread, none where the text is no thread; and the text, to be read from
+    its start."""
+    head = stream.read(_HEAD)
+    again = cast("BinaryIO", _Again(head, stream))
+    markdown = head.startswith(b"title:\t") or b"commented" in head or b"# Comment" in head
+    if not (_JSON.match(head) or markdown):
+        return [], again
+    data = head + stream.read(MOST + 1 - len(head))
+    if len(data) <= MOST:
+        text = data.decode("utf-8", "replace")
+        found = [*(_of_json(text) if _JSON.match(head) else _of_markdown(text))]
+        if found:
+            return found, io.BytesIO(data)
+    return [], cast("BinaryIO", _Again(data, stream))
+
+
+class _Again:
+    """A stream whose first bytes were read already."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        self._head = io.BytesIO(head)
+        self._rest = rest
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; none at the end only."""
+        return self._head.read(size) or self._rest.read(size)
+
+    def fileno(self) -> int:
+        """The stream's descriptor."""
+        return self._rest.fileno()
+
+
+def _of_json(text: str) -> Iterator[Part]:
+    """`gh issue view --json title,body,comments`, or what GitHub's own interface gives."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(found, list):
+        found = {"comments": found}
+    if not isinstance(found, dict) or not ({"body", "comments"} & found.keys()):
+        return
+    comments = found.get("comments") or []
+    if isinstance(comments, dict):
+        comments = comments.get("nodes") or []
+    if not isinstance(comments, list) or not all(isinstance(c, dict) for c in comments):
+        return
+    if "body" not in found and not any("body" in comment for comment in comments):
+        return
+    yield Part("", f"{_said(found, 'title')}\n\n{_said(found, 'body')}", _said(found, "url"))
+    for number, comment in enumerate(comments, 1):
+        address = _said(comment, "html_url") or _said(comment, "url")
+        yield Part(f"comment {number}", _said(comment, "body"), address)
+
+
+def _said(record: dict[str, Any], key: str) -> str:
+    value = record.get(key)
+    return value.replace("\r\n", "\n") if isinstance(value, str) else ""
+
+
+def _of_markdown(text: str) -> Iterator[Part]:
+    """Cut at each comment's head; none where there is no comment and no head of gh."""
+    text = text.replace("\r\n", "\n")
+    issue = _GH_ISSUE.match(text)
+    heads = list((_GH_COMMENT if issue else _COMMENTED).finditer(text))
+    if not heads and issue is None:
+        return
+    begin = issue.end() if issue else 0
+    ends = [head.start() for head in heads] + [len(text)]
+    title = f"{issue['title']}\n\n" if issue else ""
+    yield Part("", title + text[begin : ends[0]])
+    for number, (head, end) in enumerate(zip(heads, ends[1:], strict=True), 1):
+        yield Part(f"comment {number}", text[head.end() : end])
