@@ -13,7 +13,7 @@ from wstrace.findings.finding import Finding, merge, ordered
 from wstrace.triage.diagnose import what_worked
 from wstrace.triage.diagnose.diagnose import Diagnosis, diagnose
 from wstrace.triage.extract.parser import parse
-from wstrace.triage.ingest import sources, thread
+from wstrace.triage.ingest import texts, thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from wstrace.triage.diagnose.what_worked import Worked
     from wstrace.triage.extract.engine_settings import Settings, Value
     from wstrace.triage.extract.facts import Text
-    from wstrace.triage.ingest.sources import Source
-    from wstrace.triage.ingest.thread import Part
+    from wstrace.triage.ingest.texts import Input
+    from wstrace.triage.ingest.thread import Post
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def read(paths: Sequence[str], given: Given) -> Report:
     """
     notes: list[str] = []
     diagnoses = []
-    for source in sources.sources(paths, notes):
+    for source in texts.texts(paths, notes):
         try:
             diagnoses.append(_diagnosed(source, given))
         except WstraceError as error:
@@ -74,7 +74,7 @@ def read(paths: Sequence[str], given: Given) -> Report:
     return replace(report, notes=(*report.notes, *notes))
 
 
-def _diagnosed(source: Source, given: Given) -> Diagnosis:
+def _diagnosed(source: Input, given: Given) -> Diagnosis:
     """The diagnosis of one text; a thread's parts are read apart and told as one."""
     parts, stream = thread.parts_of(source.stream)
     if not parts:
@@ -94,7 +94,7 @@ def _diagnosed(source: Source, given: Given) -> Diagnosis:
     )
 
 
-def _of_part(part: Part, issue: Part, path: str, given: Given) -> Diagnosis:
+def _of_part(part: Post, issue: Post, path: str, given: Given) -> Diagnosis:
     """One part. The issue's own settings hold for a comment that names none."""
     if not part.text.strip():
         return Diagnosis(path, [], {}, 0, [])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from wstrace.findings.finding import Finding
     from wstrace.triage.diagnose.diagnose import Diagnosis
-    from wstrace.triage.ingest.thread import Part
+    from wstrace.triage.ingest.thread import Post
 
 _LONGEST: Final = 200
 _CONFIDENCE: Final = {"certain": 2, "likely": 1, "possible": 0}
@@ -44,7 +44,7 @@ class Worked:
     url: str = ""
 
 
-def one_finding(told: Sequence[tuple[Part, Diagnosis]]) -> list[Finding]:
+def one_finding(told: Sequence[tuple[Post, Diagnosis]]) -> list[Finding]:
     """The thread's failure: the surest with sizes, the issue's own before a comment's.
 
     It carries every rank of the same site and how often the thread shows it.
@@ -66,7 +66,7 @@ def _weight(finding: Finding) -> tuple[int, int, int]:
     return sure, finding.serving_bytes is not None, finding.arena_bytes is not None
 
 
-def others(told: Sequence[tuple[Part, Diagnosis]], chosen: Sequence[Finding]) -> list[str]:
+def others(told: Sequence[tuple[Post, Diagnosis]], chosen: Sequence[Finding]) -> list[str]:
     """A note for each other site that the thread shows."""
     known = {(finding.code, finding.where) for finding in chosen}
     notes: dict[tuple[str, str], str] = {}
@@ -80,7 +80,7 @@ def others(told: Sequence[tuple[Part, Diagnosis]], chosen: Sequence[Finding]) ->
     return list(notes.values())
 
 
-def what_worked(parts: Sequence[Part]) -> Worked | None:
+def what_worked(parts: Sequence[Post]) -> Worked | None:
     """The comment that says so with a setting or a release, the last of these; else the last
     that says so at all."""
     found = [worked for part in parts for worked in _said(part)]
@@ -89,7 +89,7 @@ def what_worked(parts: Sequence[Part]) -> Worked | None:
     return max(enumerate(found), key=lambda pair: (bool(pair[1].settings), pair[0]))[1]
 
 
-def _said(part: Part) -> Iterator[Worked]:
+def _said(part: Post) -> Iterator[Worked]:
     text = "\n".join(
         line for line in part.text.split("\n") if not line.lstrip().startswith(">")
     )

@@ -34,7 +34,7 @@ _COMMENTED: Final = re.compile(
 
 
 @dataclass(frozen=True)
-class Part:
+class Post:
     """The issue itself (`name` is empty) or one of its comments, with its address if known."""
 
     name: str
@@ -42,7 +42,7 @@ class Part:
     url: str = ""
 
 
-def parts_of(stream: BinaryIO) -> tuple[list[Part], BinaryIO]:
+def parts_of(stream: BinaryIO) -> tuple[list[Post], BinaryIO]:
     """The parts of a thread, none where the text is no thread; and the text, to be read from
     its start."""
     head = stream.read(_HEAD)
@@ -75,7 +75,7 @@ class _Again:
         return self._rest.fileno()
 
 
-def _of_json(text: str) -> Iterator[Part]:
+def _of_json(text: str) -> Iterator[Post]:
     """`gh issue view --json title,body,comments`, or what GitHub's own interface gives."""
     try:
         found = json.loads(text)
@@ -92,10 +92,10 @@ def _of_json(text: str) -> Iterator[Part]:
         return
     if "body" not in found and not any("body" in comment for comment in comments):
         return
-    yield Part("", f"{_said(found, 'title')}\n\n{_said(found, 'body')}", _said(found, "url"))
+    yield Post("", f"{_said(found, 'title')}\n\n{_said(found, 'body')}", _said(found, "url"))
     for number, comment in enumerate(comments, 1):
         address = _said(comment, "html_url") or _said(comment, "url")
-        yield Part(f"comment {number}", _said(comment, "body"), address)
+        yield Post(f"comment {number}", _said(comment, "body"), address)
 
 
 def _said(record: dict[str, Any], key: str) -> str:
@@ -103,7 +103,7 @@ def _said(record: dict[str, Any], key: str) -> str:
     return value.replace("\r\n", "\n") if isinstance(value, str) else ""
 
 
-def _of_markdown(text: str) -> Iterator[Part]:
+def _of_markdown(text: str) -> Iterator[Post]:
     """Cut at each comment's head; none where there is no comment and no head of gh."""
     text = text.replace("\r\n", "\n")
     issue = _GH_ISSUE.match(text)
@@ -113,6 +113,6 @@ def _of_markdown(text: str) -> Iterator[Part]:
     begin = issue.end() if issue else 0
     ends = [head.start() for head in heads] + [len(text)]
     title = f"{issue['title']}\n\n" if issue else ""
-    yield Part("", title + text[begin : ends[0]])
+    yield Post("", title + text[begin : ends[0]])
     for number, (head, end) in enumerate(zip(heads, ends[1:], strict=True), 1):
-        yield Part(f"comment {number}", text[head.end() : end])
+        yield Post(f"comment {number}", text[head.end() : end])

@@ -17,7 +17,7 @@ FILES: Final = 10_000
 
 
 @dataclass(frozen=True)
-class Source:
+class Input:
     """One text: `path` is what can be given again, `part` the member of an archive.
 
     `alone` is False for one of many in a folder or an archive, which is left out where it is
@@ -35,7 +35,7 @@ class Source:
         return f"{self.path}: {self.part}" if self.part else self.path
 
 
-def sources(paths: Sequence[str], notes: list[str]) -> Iterator[Source]:
+def texts(paths: Sequence[str], notes: list[str]) -> Iterator[Input]:
     """Every text of `paths`, each open while it is the current one. WstraceError: a path is
     missing, no file, or an archive that is damaged."""
     opening.check_paths(paths)
@@ -46,10 +46,10 @@ def sources(paths: Sequence[str], notes: list[str]) -> Iterator[Source]:
             yield from _of_archive(path, notes)
         else:
             with opening.opened(path) as stream:
-                yield Source(path, stream)
+                yield Input(path, stream)
 
 
-def _of_folder(folder: str, notes: list[str]) -> Iterator[Source]:
+def _of_folder(folder: str, notes: list[str]) -> Iterator[Input]:
     """The regular files below `folder`, by name; links and hidden ones are left out."""
     files = []
     for path in sorted(Path(folder).rglob("*")):
@@ -71,9 +71,9 @@ def _of_folder(folder: str, notes: list[str]) -> Iterator[Source]:
             yield from _of_archive(str(path), notes)
             continue
         with opening.opened(str(path)) as stream:
-            yield Source(str(path), stream, alone=False)
+            yield Input(str(path), stream, alone=False)
 
 
-def _of_archive(path: str, notes: list[str]) -> Iterator[Source]:
+def _of_archive(path: str, notes: list[str]) -> Iterator[Input]:
     for name, stream in archives.members(path, notes):
-        yield Source(path, stream, name, alone=False)
+        yield Input(path, stream, name, alone=False)
