@@ -49,8 +49,10 @@ KEPT = (
     "vllm/v1/worker/worker_base.py",
     "vllm/v1/worker/workspace.py",
 )
+CONFIG = "vllm/config/"
 CHANGES = "future.json"
 ESSENTIAL = (
+    "vllm/config/vllm.py",
     "vllm/utils/mem_utils.py",
     "vllm/v1/worker/ubatching.py",
     "vllm/v1/worker/workspace.py",
@@ -114,8 +116,9 @@ def _python(name: str) -> bool:
 
 
 def _kept(name: str) -> bool:
-    """The matrix's files, and METADATA: it says which version this is."""
-    return name in KEPT or name.endswith(".dist-info/METADATA")
+    """The matrix's files, vLLM's config, and METADATA: it says which version this is."""
+    config = name.startswith(CONFIG) and name.endswith(".py")
+    return config or name in KEPT or name.endswith(".dist-info/METADATA")
 
 
 def _download(version: str, folder: Path, wanted: Callable[[str], bool] = _kept) -> None:

@@ -56,10 +56,11 @@ def _spans(site: KnownSite, how: str) -> str:
 
 def numbers() -> list[str]:
     """Every number of a config: what it is, and where a person or the recorder finds it."""
-    lines = ["## Numbers of a config\n", "From `wstrace/vllm/limits.py`.\n"]
+    lines = ["## Numbers of a config\n"]
+    lines.append("From `wstrace/vllm/limits.py` and `wstrace/vllm/model_numbers.py`.\n")
     lines += ["| name | what it is | config object | elsewhere |", "|---|---|---|---|"]
     for row in (row for row in NUMBERS.values() if row.use != "told"):
-        config = f"`{row.config}`" if row.config else ""
+        config = " or ".join(f"`{path}`" for path in row.config)
         lines.append(f"| `{row.name}` | {row.meaning} | {config} | {row.where()} |")
     return [*lines, ""]
 

@@ -23,7 +23,8 @@ from wstrace.known_sites.known_site import (
     KnownSite,
     Variant,
 )
-from wstrace.vllm.limits import NUMBERS, Number
+from wstrace.vllm.limits import NUMBERS
+from wstrace.vllm.number import Number
 
 __all__ = [
     "Cover",

@@ -9,7 +9,8 @@ import msgspec
 
 from wstrace.expr.expression import parse
 from wstrace.versions import Release, release_of
-from wstrace.vllm.limits import NUMBERS, Number
+from wstrace.vllm.limits import NUMBERS
+from wstrace.vllm.number import Number
 from wstrace.vllm.quantities import expanded
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wstrace.errors import WstraceError
 from wstrace.units import human
-from wstrace.vllm.limits import NUMBERS, TP
+from wstrace.vllm.limits import NUMBERS
+from wstrace.vllm.number import TP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.matrix.vllm_config import moved, stand_in
 from tests.unit.triage.generator import read
 from wstrace.expr.expression import parse
 from wstrace.known_sites.known import known_sites
+from wstrace.recorder.state.output import package_version
+from wstrace.recorder.vllm_state import config_limits
 from wstrace.recorder.vllm_state.config_limits import read_limits
-from wstrace.vllm.limits import LIMIT_NAMES, NUMBERS, Number
+from wstrace.vllm.limits import LIMIT_NAMES, NUMBERS
 from wstrace.vllm.model_config import expert_parallel_size, names_of
+from wstrace.vllm.number import Number
 
 ROWS = list(NUMBERS.values())
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -53,7 +58,7 @@ def test_a_row_says_all_that_belongs_to_it(row: Number) -> None:
 
 
 def test_no_place_belongs_to_two_rows() -> None:
-    for of in (lambda r: (r.config,), lambda r: (r.env,), lambda r: r.spellings):
+    for of in (lambda r: r.config, lambda r: (r.env,), lambda r: r.spellings):
         places = [place for row in ROWS for place in of(row) if place]
         assert len(places) == len(set(places))
 
@@ -74,16 +79,56 @@ def test_a_rule_names_only_rows_and_numbers_of_its_own() -> None:
             assert used <= site.vocabulary.keys(), site.id
 
 
-@pytest.mark.parametrize("row", [r for r in ROWS if r.config], ids=lambda row: row.name)
-def test_the_recorder_reads_the_row_where_vllm_keeps_it(row: Number) -> None:
-    root = node = SimpleNamespace(model_config=SimpleNamespace(), parallel_config=None)
-    *parents, last = row.config.split(".")
-    for name in parents:
-        below = getattr(node, name, None) or SimpleNamespace()
-        setattr(node, name, below)
-        node = below
-    setattr(node, last, example(row))
-    assert read_limits(root)[row.name] == example(row)
+def engine() -> Path:
+    """The folder that the pinned engine lies in."""
+    spec = find_spec("vllm")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs the pinned engine")
+    return Path(spec.origin).parents[1]
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r.config or r.env], ids=lambda r: r.name)
+def test_the_pinned_engine_has_the_row_where_it_says(row: Number) -> None:
+    """In the other releases: tests/matrix/test_config.py."""
+    assert moved(row, engine(), str(package_version("vllm"))) == ""
+
+
+def test_a_row_that_names_a_wrong_place_is_told() -> None:
+    def told(**said: Any) -> str:
+        return moved(Number(meaning="", name="x", **said), engine(), "0.32.0")
+
+    wrong = "cache_config.blocksize"
+    assert told(config=(wrong,)) == "x: vLLM 0.32.0 has no CacheConfig.blocksize"
+    assert told(config=("cash.block_size",)) == "x: vLLM 0.32.0 has no VllmConfig.cash"
+    assert told(env="VLLM_NO_SUCH") == "x: vLLM 0.32.0 has no environment VLLM_NO_SUCH"
+    assert told(config=(wrong, "cache_config.block_size")) == ""
+    assert "since or until" in told(config=("cache_config.block_size",), since="0.33.0")
+    assert "since or until" in told(config=("cache_config.block_size",), until="0.32.0")
+    assert told(config=(wrong,), since="0.33.0") == told(config=(wrong,), until="0.32.0") == ""
+
+
+def test_the_recorder_reads_each_row_of_an_object_that_has_the_engines_fields() -> None:
+    """Each field of the stand-in holds its own class and name."""
+    limits = read_limits(stand_in(engine()))
+    placed = [row for row in ROWS if row.config and not row.until]
+    assert len(placed) > 25
+    for row in placed:
+        parts = row.config[0].split(".")
+        assert str(limits[row.name]).endswith(f"Config.{parts[-1]}"), row.name
+
+
+def test_of_several_spellings_the_newest_that_a_release_has_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = Number(meaning="", name="x", config=("parallel_config.new", "parallel_config.old"))
+    monkeypatch.setattr(config_limits, "rows", lambda: [row])
+
+    def read_of(**fields: int) -> object:
+        parallel = SimpleNamespace(**fields)
+        config = SimpleNamespace(model_config=None, parallel_config=parallel)
+        return read_limits(config).get("x")
+
+    assert (read_of(old=1), read_of(old=1, new=2), read_of()) == (1, 2, None)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -29,6 +29,10 @@ def _walk(root: Any, path: str) -> Any:
     return root
 
 
+def _first(root: Any, paths: Iterable[str]) -> Any:
+    return next((value for path in paths if (value := _walk(root, path)) is not None), None)
+
+
 def plain(value: Any) -> Limit:
     """An integer, flag, list of integers or short name; None for anything else."""
     if isinstance(value, bool | int):
@@ -41,8 +45,8 @@ def plain(value: Any) -> Limit:
 
 def read_limits(vllm_config: Any) -> dict[str, Limit]:
     """All limits that this config has. Head counts are per tensor-parallel rank."""
-    placed = [(row.name, _walk(vllm_config, row.config)) for row in rows() if row.config]
-    limits = {name: plain(value) for name, value in placed if value is not None}
+    placed = {row.name: _first(vllm_config, row.config) for row in rows()}
+    limits = {name: plain(value) for name, value in placed.items() if value is not None}
     limits.update(_text_limits(vllm_config))
     limits.update(_expert_limits(limits))
     limits.update(_split_limits(vllm_config))

@@ -1,0 +1,23 @@
+"""Each number of wstrace/vllm stands where its row says, in each release."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.matrix.conftest import chosen_versions
+from tests.matrix.vllm_config import moved
+from tests.matrix.wheels import UnavailableError, sources
+from wstrace.vllm.limits import NUMBERS
+
+pytestmark = pytest.mark.matrix
+
+
+@pytest.mark.parametrize("version", chosen_versions())
+def test_each_row_names_where_this_release_has_the_number(version: str) -> None:
+    try:
+        folder = sources(version)
+    except UnavailableError as error:
+        pytest.fail(f"vLLM {version} cannot be had: {error}", pytrace=False)
+    told = [moved(row, folder, version) for row in NUMBERS.values() if row.config or row.env]
+    assert len(told) > 25
+    assert [line for line in told if line] == []
