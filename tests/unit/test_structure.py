@@ -34,6 +34,7 @@ SHARED_MODULES: Final = {
     "frames": "stack frames: in a worker, in a log",
     "ranks": "ranks as a page shows them, as a log names them",
     "facts": "of a run's page, of a log",
+    "phases": "vLLM's words for them, and which one a worker is in",
 }
 SHARED_CLASSES: Final = {
     "Refusal": "in a worker's evidence, in a log",
@@ -52,6 +53,19 @@ SHARED_CLASSES: Final = {
     "Line": "of a fit, of a log",
     "Point": "of a cost curve, of a figure",
 }
+
+
+# One name, several sets of words.
+SHARED_ALIASES: Final = {
+    "Kind": "of a number, a leaf, a finding's span, a known site, a surveyed site",
+}
+# What the recorder asks an object for by name outside of vllm_state: owners of methods that are
+# wrapped, the two roots that vllm_state starts from, Python's and wstrace's own.
+ASKED_ELSEWHERE: Final = {
+    "WorkspaceManager", "_ensure_workspace_size", "CUDAGraph",
+    "model_runner", "rank",
+    "__spec__", "_initializing",
+}  # fmt: skip
 
 
 def packages(top: str) -> set[str]:
@@ -111,6 +125,43 @@ def test_no_class_name_stands_in_several_modules_without_a_reason() -> None:
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(str(path))
     assert shared(found) == set(SHARED_CLASSES)
+
+
+def aliases() -> Iterator[tuple[str, frozenset[str], str]]:
+    """Each `Name = Literal[...]` at the top of a module: name, words, module."""
+    for path in modules():
+        for node in ast.parse((ROOT / path).read_text()).body:
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.targets[0], ast.Name)
+                and isinstance(node.value, ast.Subscript)
+                and ast.unparse(node.value.value) == "Literal"
+            ):
+                words = ast.literal_eval(node.value.slice)
+                several = words if isinstance(words, tuple) else (words,)
+                yield node.targets[0].id, frozenset(several), str(path)
+
+
+def test_a_set_of_words_is_defined_once() -> None:
+    found, named = defaultdict(list), defaultdict(list)
+    for name, words, path in aliases():
+        found[words].append(f"{path}: {name}")
+        named[name].append(path)
+    assert len(found) > 20
+    assert [places for places in found.values() if len(places) > 1] == []
+    assert shared(named) == set(SHARED_ALIASES)
+
+
+def test_only_vllm_state_knows_the_fields_of_vllms_objects() -> None:
+    asked = set()
+    for path in modules():
+        if path.parts[1] == "recorder" and path.parts[2] != "vllm_state":
+            for node in ast.walk(ast.parse((ROOT / path).read_text())):
+                if isinstance(node, ast.Call) and re.fullmatch(
+                    r"(inspect\.)?(has|get)attr(_static)?", ast.unparse(node.func)
+                ):
+                    asked |= {a.value for a in node.args[1:2] if isinstance(a, ast.Constant)}
+    assert asked == ASKED_ELSEWHERE
 
 
 def test_one_word_is_one_row() -> None:

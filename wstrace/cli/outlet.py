@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from wstrace.errors import WstraceError
 from wstrace.files import write_output
 
+Format = Literal["text", "json"]
+"""What the commands that show one thing write."""
 BROKEN: Final = 128 + 13
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Final, Literal
+from typing import Final
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.gate.place import Place, slot_kind
+from wstrace.reserve.schema import Grade
 from wstrace.runs.run import RunSite
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Slot
 from wstrace.units import exact, human
 
-Grade = Literal["proved", "fitted", "observed"]
 GRADES: Final[dict[str, int]] = {"proved": 0, "fitted": 1, "observed": 2}
 
 

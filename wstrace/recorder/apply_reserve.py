@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from wstrace.errors import WstraceError
-from wstrace.recorder.state.kv_memory import free_memory
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import workspace
 from wstrace.recorder.vllm_state.config_limits import limits_now
+from wstrace.recorder.vllm_state.kv_cache import free_memory
 from wstrace.trace.records import Growth, ReserveEvent
 
 if TYPE_CHECKING:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from wstrace.runs.worker import Worker
-from wstrace.trace.records import Growth
+from wstrace.trace.records import Growth, Window
 from wstrace.units import human
-
-Window = Literal["counted", "not counted", "unknown"]
 
 
 @dataclass(frozen=True)

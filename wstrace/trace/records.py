@@ -12,22 +12,12 @@ from typing import Final, Literal
 
 import msgspec
 
+from wstrace.vllm.phases import Phase as Phase
+
 FORMAT: Final = 1
 
-Phase = Literal[
-    "init",
-    "load",
-    "profile",
-    "graph-estimate",
-    "kv-init",
-    "warmup",
-    "capture",
-    "post-lock-warmup",
-    "serving",
-    "unlocked",
-    "sleep",
-    "shutdown",
-]
+Window = Literal["counted", "not counted", "unknown"]
+"""Whether KV sizing pays for an arena."""
 
 Limit = int | str | bool | list[int] | None
 
@@ -257,7 +247,7 @@ class Growth(Record, tag="growth", kw_only=True, gc=False):
     forced: bool = False
     reserve: bool = False
     kept_bytes: int = 0
-    window: Literal["counted", "not counted", "unknown"] = "unknown"
+    window: Window = "unknown"
     manager: int = 0
 
 

@@ -11,9 +11,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-Phase = Literal[
-    "load", "profile", "graph-estimate", "kv-init", "warmup", "capture", "sleep", "shutdown"
-]
+from wstrace.vllm.phases import Phase
 
 
 @dataclass(frozen=True)

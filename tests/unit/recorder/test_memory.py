@@ -11,13 +11,9 @@ import pytest
 
 from tests.unit.recorder.test_phases import inside
 from wstrace.recorder.settings import Settings
-from wstrace.recorder.state.kv_memory import (
-    MemoryState,
-    Sizing,
-    fixed_kv,
-    sizing_of,
-)
+from wstrace.recorder.state.kv_memory import MemoryState
 from wstrace.recorder.state.process import Live
+from wstrace.recorder.vllm_state.kv_cache import Sizing, fixed_kv, sizing_of
 from wstrace.trace.records import Phase
 from wstrace.versions import release_of
 

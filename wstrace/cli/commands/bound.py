@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wstrace.cli.outlet import Format
 from wstrace.errors import WstraceError, did_you_mean
 
 if TYPE_CHECKING:
     from wstrace.bounds.bound import Bound
     from wstrace.known_sites.known import KnownSite
-
-Format = Literal["text", "json"]
 
 
 def command(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from wstrace.cli.outlet import Format
 
 TRACES = Annotated[
     list[Path], typer.Argument(help="One trace: warm-up against serving. Two: run A against B.")
 ]
-FORMAT = Annotated[Literal["text", "json"], typer.Option("--format", help="text or json.")]
+FORMAT = Annotated[Format, typer.Option("--format", help="text or json.")]
 
 
 def command(traces: TRACES, fmt: FORMAT = "text") -> None:

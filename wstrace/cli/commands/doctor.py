@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from wstrace.cli.outlet import Format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from wstrace.cli.checkup import Check
 
 OUT = Annotated[Path, typer.Option("-o", "--output", help="Where traces would go.")]
-FORMAT = Annotated[Literal["text", "json"], typer.Option("--format", help="text or json.")]
+FORMAT = Annotated[Format, typer.Option("--format", help="text or json.")]
 MARKS = {"ok": "ok  ", "warn": "note", "bad": "FAIL"}
 
 

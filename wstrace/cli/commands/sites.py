@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wstrace.cli.outlet import Format
+
 if TYPE_CHECKING:
     from wstrace.known_sites.known import KnownSite, Variant
-
-Format = Literal["text", "json"]
 
 
 def command(

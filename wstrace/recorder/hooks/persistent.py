@@ -143,7 +143,7 @@ def wrap_permute_scratch(live: Live) -> Callable[..., Any]:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def reserve(self: Any, expanded_rows: int) -> Any:
-            rows = getattr(self, "max_expanded_rows", None)
+            rows = workspace.scratch_rows(self)
             if rows is None or expanded_rows <= rows:
                 return original(self, expanded_rows)
             key = f"MoEPermuteScratch rows {rows} -> {expanded_rows}"

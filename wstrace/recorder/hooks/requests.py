@@ -25,6 +25,7 @@ from wstrace.recorder.state.arenas import EMPTY, Arena, arena_of
 from wstrace.recorder.state.counters import Entry, HotKey, Tally
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import frames, identity
+from wstrace.recorder.vllm_state.forward_context import graph_mode
 from wstrace.recorder.vllm_state.workspace import is_locked, slot_at, slot_index, tensor_at
 from wstrace.trace.records import (
     Failure,
@@ -286,7 +287,7 @@ def _device(
     live: Live, manager: Any, novel: NovelRequest, request: Request, caller: Any
 ) -> None:
     request.stream = streams.current_stream()
-    request.cudagraph_mode = _graph_mode(_forward_context())
+    request.cudagraph_mode = graph_mode()
 
 
 def _asker(
@@ -382,16 +383,6 @@ def _provenance(live: Live, caller: FrameType, raw: tuple[Any, ...]) -> tuple[Pr
     except Exception as error:
         live.output.complain("slicer", error)
         return Provenance(stopped=f"the slicer failed: {type(error).__name__}"), _every_way()
-
-
-def _forward_context() -> Any:
-    module = sys.modules.get("vllm.forward_context")
-    return getattr(module, "_forward_context", None)
-
-
-def _graph_mode(context: Any) -> str:
-    mode = getattr(context, "cudagraph_runtime_mode", None)
-    return str(getattr(mode, "name", "") or "")
 
 
 def _write_growth(

@@ -10,7 +10,7 @@ from typing import Any
 from wstrace.errors import WstraceError, one_line
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.state.counters import COUNTS_EVERY_NS
-from wstrace.recorder.state.kv_memory import blocks_record, kv_record
+from wstrace.recorder.state.memory_records import blocks_record, kv_record
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.state.steps import StepKind
 from wstrace.trace.records import Limits, ReserveEvent

@@ -11,13 +11,14 @@ from wstrace.recorder.state.arenas import Arenas
 from wstrace.recorder.state.attached import ManagerState, WorkerState
 from wstrace.recorder.state.capture import CaptureState
 from wstrace.recorder.state.counters import Counters
-from wstrace.recorder.state.kv_memory import MemoryState, Window, estimate_applied
+from wstrace.recorder.state.kv_memory import MemoryState
 from wstrace.recorder.state.output import TraceOutput, package_version
 from wstrace.recorder.state.phases import PhaseTracker
 from wstrace.recorder.state.steps import StepTracker
 from wstrace.recorder.state.stream_order import StreamWatch
+from wstrace.recorder.vllm_state.kv_cache import estimate_applied, snapshot_taken
 from wstrace.recorder.wrapping import Hooks
-from wstrace.trace.records import Phase, PhaseChange
+from wstrace.trace.records import Phase, PhaseChange, Window
 from wstrace.versions import release_of
 
 
@@ -65,6 +66,6 @@ class Live:
         capturing = self.capture.active or self.steps.running or "capture" in phases.active
         return state.window(
             phases.current,
-            snapshot=hasattr(self.worker.current, "init_snapshot"),
+            snapshot=snapshot_taken(self.worker.current),
             in_estimate=phases.current == "graph-estimate" and capturing and estimate_applied(),
         )

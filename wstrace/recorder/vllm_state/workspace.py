@@ -139,3 +139,9 @@ def acting_as(manager: Any, index: int) -> Iterator[None]:
             contexts.pop(thread, None)
         if lane is not None:
             lane.reset(token)
+
+
+def scratch_rows(scratch: Any) -> int | None:
+    """Rows that a MoEPermuteScratch holds (vLLM 0.24.0 to 0.33.0); None where none says."""
+    rows: int | None = getattr(scratch, "max_expanded_rows", None)
+    return rows
