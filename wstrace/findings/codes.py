@@ -1,7 +1,8 @@
 """The codes of findings: one row each, and all that is derived from a code.
 
-To add one: a row here, `docs/findings/CODE.md`, the row of the README's table, and the function
-that makes the finding with its test. tests/unit/findings/test_codes.py says what is missing.
+To add one: a row here, `docs/findings/CODE.md` and its entry in mkdocs.yml, the row of the
+README's table, and the function that makes the finding with its test.
+tests/unit/findings/test_codes.py says what is missing.
 """
 
 from __future__ import annotations
@@ -83,8 +84,3 @@ REFUSED_ELSEWHERE: Final = frozenset(
     c for c, row in CODES.items() if row.escape and not row.arena
 )
 """Refusals that no bytes in an arena cure: a persistent resource, a layer's own scratch."""
-
-
-def readme_row(row: Code) -> str:
-    """The code's row in the README's table."""
-    return f"| [{row.code}]({row.page}) | {row.title} | {row.severity} |"

@@ -1,4 +1,4 @@
-"""Whether a trace can be trusted to show a clean run: WS401 to WS403, and the reasons.
+"""Whether a trace can be trusted to show a clean run: the WS4 codes, and the reasons.
 
 "Clean" and "the recorder never attached" must never look alike.
 """
@@ -25,7 +25,7 @@ ON_STREAMS = frozenset(known.label for known in STREAMS)
 
 
 def find(worker: Worker) -> list[Finding]:
-    """WS401, WS402 (hooks) and WS403 of one worker."""
+    """The WS4 codes of one worker; of WS402 the hooks."""
     return [*_before_lock(worker), *_stood_down(worker), *_truncated(worker)]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from wstrace.findings.codes import CODES, ESCAPES, REFUSED_ELSEWHERE, Code, Severity, readme_row
+from wstrace.findings.codes import CODES, ESCAPES, REFUSED_ELSEWHERE, Code, Severity
 from wstrace.gate.selection import parse_selection
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -16,18 +17,36 @@ SOURCES = [p for p in (ROOT / "wstrace").rglob("*.py") if p.name != "codes.py"]
 TESTS = [p for p in (ROOT / "tests").rglob("test_*.py") if p != Path(__file__)]
 
 
+def readme_row(row: Code) -> str:
+    """The code's row in the README's table."""
+    return f"| [{row.code}]({row.page}) | {row.title} | {row.severity} |"
+
+
 def lacks(row: Code) -> list[str]:
     """What a row of the table is still without."""
-    found = []
-    if not (ROOT / row.page).exists():
-        found.append(f"write {row.page}")
+    found = [*_page_lacks(row)]
     if readme_row(row) not in (ROOT / "README.md").read_text().splitlines():
         found.append(f"README.md: {readme_row(row)}")
+    nav = f"      - {row.code}: {row.page.removeprefix('docs/')}"
+    if nav not in (ROOT / "mkdocs.yml").read_text().splitlines():
+        found.append(f"mkdocs.yml, below Findings: {nav.strip()}")
     if not any(f'"{row.code}"' in path.read_text() for path in SOURCES):
         found.append(f"no module of wstrace makes a finding {row.code}")
     if not any(row.code in path.read_text() for path in TESTS):
         found.append(f"no test names {row.code}")
     return found
+
+
+def _page_lacks(row: Code) -> Iterator[str]:
+    page = ROOT / row.page
+    if not page.exists():
+        yield f"write {row.page}"
+        return
+    lines = page.read_text().splitlines()
+    if lines[0] != f"# {row.code}: {row.title}":
+        yield f"{row.page}, first line: # {row.code}: {row.title}"
+    if not any(line.startswith(f"**Severity:** {row.severity}.") for line in lines):
+        yield f"{row.page}: **Severity:** {row.severity}."
 
 
 @pytest.mark.parametrize("row", CODES.values(), ids=list(CODES))
@@ -40,8 +59,18 @@ def test_a_forgotten_row_would_be_told() -> None:
     assert [line.partition(":")[0].split()[0] for line in told] == [
         "write",
         "README.md",
+        "mkdocs.yml,",
         "no",
         "no",
+    ]
+
+
+def test_a_page_of_another_title_or_severity_would_be_told() -> None:
+    told = lacks(Code("WS403", "shortened", "error", arena=False))
+    assert [line.partition(":")[0] for line in told] == [
+        "docs/findings/WS403.md, first line",
+        "docs/findings/WS403.md",
+        "README.md",
     ]
 
 

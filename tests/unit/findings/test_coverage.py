@@ -1,4 +1,4 @@
-"""Clean and "nothing was recorded" never look alike: WS401 to WS403 and the reasons."""
+"""Clean and "nothing was recorded" never look alike: the WS4 codes and the reasons."""
 
 from __future__ import annotations
 
