@@ -26,7 +26,7 @@ def requests(run: AnalysedRun) -> pd.DataFrame:
 
 def sites(run: AnalysedRun) -> pd.DataFrame:
     """A row a site and slot over all ranks, the largest request first."""
-    return frame(SITES, (_site_row(run, site) for site in run.sites))
+    return frame(SITES, site_rows(run))
 
 
 def steps(run: AnalysedRun) -> pd.DataFrame:
@@ -36,7 +36,7 @@ def steps(run: AnalysedRun) -> pd.DataFrame:
 
 def findings(found: Iterable[Finding], run: str | None) -> pd.DataFrame:
     """A row a finding, the worst first. `run` is None for a log's."""
-    return frame(FINDINGS, ({"run": run, **_finding_row(each)} for each in found))
+    return frame(FINDINGS, finding_rows(found, run))
 
 
 def frame(columns: Sequence[Column], rows: Iterable[Row]) -> pd.DataFrame:
@@ -147,9 +147,14 @@ def step_rows(run: AnalysedRun) -> Iterator[Row]:
         }
 
 
-def _site_row(run: AnalysedRun, site: RunSite) -> Row:
+def site_rows(run: AnalysedRun) -> Iterator[Row]:
+    """The sites of `sites` with the keys of `SITES`."""
+    for site in run.sites:
+        yield {"run": run.trace.run, **_site_row(site)}
+
+
+def _site_row(site: RunSite) -> Row:
     return {
-        "run": run.trace.run,
         "file": redact_text(site.key.file),
         "function": redact_text(site.key.function),
         "caller": redact_text(site.caller),
@@ -167,6 +172,12 @@ def _site_row(run: AnalysedRun, site: RunSite) -> Row:
         "ranks": len(site.ranks),
         "layers": len(site.layers),
     }
+
+
+def finding_rows(found: Iterable[Finding], run: str | None) -> Iterator[Row]:
+    """The findings of `findings` with the keys of `FINDINGS`."""
+    for finding in found:
+        yield {"run": run, **_finding_row(finding)}
 
 
 def _finding_row(finding: Finding) -> Row:

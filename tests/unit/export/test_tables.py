@@ -14,11 +14,11 @@ from wstrace.frames.columns import REQUESTS
 from wstrace.frames.frames import request_rows
 from wstrace.report.export.table_export import render_csv, render_parquet
 
-# as 0.1.0 wrote them; what came later stands after them
-FIRST = """
+# all columns in the order in which they came; a new one stands at the end, here too
+WRITTEN = """
 run rank dp pp tp wall_ns phase after_lock step file function line caller layer ubatch lane
 bytes arena_bytes arena_warmup_bytes generation locked capturing escaped total_tokens num_reqs
-max_computed shapes
+max_computed shapes step_kind draft_tokens
 """.split()  # noqa: SIM905
 
 
@@ -49,9 +49,10 @@ def test_an_empty_session_has_only_the_header() -> None:
     assert render_csv(runs.empty()) == ",".join(c.name for c in REQUESTS) + "\n"
 
 
-def test_the_columns_of_the_first_release_stay_where_they_were() -> None:
+def test_columns_stay_where_they_were_and_new_ones_come_last() -> None:
     header = render_csv(runs.empty()).strip().split(",")
-    assert header[: len(FIRST)] == FIRST
+    assert header[: len(WRITTEN)] == WRITTEN
+    assert header[len(WRITTEN) :] == [], "a new column: add it at the end of WRITTEN"
 
 
 def test_parquet_holds_the_same_rows() -> None:

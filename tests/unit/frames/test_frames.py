@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pandas as pd
 import pytest
@@ -32,6 +32,26 @@ def test_columns_and_dtypes_are_those_of_the_table(trace: Trace, name: Table) ->
     ordered = {c.name for c in TABLES[name] if c.categories}
     categories = made.select_dtypes("category")
     assert {n for n in categories if categories[n].cat.ordered} == ordered
+
+
+def rows(name: Table) -> list[frames.Row]:
+    run = runs.crashed()
+    made: dict[Table, Iterable[frames.Row]] = {
+        "requests": frames.request_rows(run),
+        "sites": frames.site_rows(run),
+        "steps": frames.step_rows(run),
+        "findings": frames.finding_rows(run.findings, None),
+    }
+    return list(made[name])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_row_has_a_key_for_each_column_and_no_other(name: Table) -> None:
+    columns = {column.name for column in TABLES[name]}
+    assert rows(name)
+    for row in rows(name):
+        assert columns - row.keys() == set(), f"no value in the rows of {name}"
+        assert row.keys() - columns == set(), f"no column of {name}"
 
 
 def test_every_table_of_the_crashed_run_has_rows_and_of_the_empty_one_none() -> None:
