@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -13,6 +13,7 @@ from wstrace.trace.records import AnyRecord
 
 PAGE = ROOT / "docs" / "trace-format.md"
 BEGIN, END = "<!-- made by scripts/make-docs trace-format -->", "<!-- end -->"
+MOST_WORDS: Final = 4  # the twelve phases would fill ten rows
 PARTS = ("Slot", "Ranks", "Step", "ScheduledRequest", "Spec", "Provenance", "Leaf", "Count")
 
 
@@ -37,9 +38,12 @@ def section(title: str, kind: Any, listed: bool = False) -> list[str]:
 
 
 def source_type(kind: Any, name: str) -> str:
-    """The annotation as it stands in the source."""
+    """The annotation as it stands in the source, a short set of words spelt out."""
     owner = next(c for c in kind.__mro__ if name in vars(c).get("__annotations__", {}))
     text = str(owner.__annotations__[name])
+    words = get_args(getattr(records, text, None))
+    if 0 < len(words) <= MOST_WORDS and all(isinstance(word, str) for word in words):
+        return f"one of {list(words)}"
     return text.replace('"', "").replace("Literal[", "one of [")
 
 

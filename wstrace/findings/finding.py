@@ -13,20 +13,9 @@ from typing import Final, Literal
 
 from wstrace.bounds.bound import Bound
 from wstrace.findings.codes import ORDER, TITLES, Severity
-from wstrace.known_sites.known import Cover, KnownSite
+from wstrace.known_sites.known import Cover, KnownSite, LogClass
 from wstrace.trace.records import Phase, Ranks, Slot, Step
 
-LogClass = Literal[
-    "never_profiled",
-    "undersized_in_profile",
-    "wrong_slot",
-    "persistent_resource_missing",
-    "unlocked_growth_oom",
-    "pointer_moved_after_capture",
-    "order_of_warmup",
-    "over_reserved",
-    "unknown",
-]
 Confidence = Literal["certain", "likely", "possible"]
 Span = tuple[str, str]
 """Releases from one on and up to, not including, another; "" where there is no end."""

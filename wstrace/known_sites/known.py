@@ -21,6 +21,7 @@ from wstrace.known_sites.known_site import (
     Family,
     Flag,
     KnownSite,
+    LogClass,
     Variant,
 )
 from wstrace.vllm.limits import NUMBERS
@@ -30,6 +31,7 @@ __all__ = [
     "Cover",
     "Flag",
     "KnownSite",
+    "LogClass",
     "Variant",
     "find",
     "known_names",

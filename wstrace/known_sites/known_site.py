@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from wstrace.errors import WstraceError
 from wstrace.expr.expression import parse
 from wstrace.versions import Release, release_of
 from wstrace.vllm.limits import NUMBERS
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Kind = Literal["arena", "persistent"]
+LogClass = Literal[
+    "never_profiled",
+    "undersized_in_profile",
+    "wrong_slot",
+    "persistent_resource_missing",
+    "unlocked_growth_oom",
+    "pointer_moved_after_capture",
+    "order_of_warmup",
+    "over_reserved",
+    "unknown",
+]
+"""What a failure of a site in a log is."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,7 +115,7 @@ class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
     choice: str = ""
     first_bad: str = ""
     first_fixed: str = ""
-    triage_class: str = "never_profiled"
+    triage_class: LogClass = "never_profiled"
     covers: tuple[Cover, ...] = ()
     valid_when: tuple[Condition, ...] = ()
     own_names: dict[str, Number] = msgspec.field(name="names", default_factory=dict)
@@ -151,7 +164,16 @@ class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
     @property
     def names(self) -> tuple[Number, ...]:
         """The names of the worst-case formula, with where to find each."""
-        return tuple(self.vocabulary[name] for name in sorted(parse(self.formula).names))
+        return tuple(self._row(name) for name in sorted(parse(self.formula).names))
+
+    def _row(self, name: str) -> Number:
+        """What is known of a number; WstraceError: the data file names one that nothing has."""
+        if name not in self.vocabulary:
+            raise WstraceError(
+                f"{self.id}: the formula names {name}, which is no number of wstrace.",
+                f"Add a row in wstrace/vllm, or [site.names.{name}] to the site's data file.",
+            )
+        return self.vocabulary[name]
 
     @cached_property
     def takes(self) -> frozenset[str]:

@@ -18,17 +18,6 @@ from wstrace.versions import numbers_of
 from wstrace.vllm.roles import ROLES
 
 SITES = known_sites()
-CLASSES = {
-    "never_profiled",
-    "undersized_in_profile",
-    "wrong_slot",
-    "persistent_resource_missing",
-    "unlocked_growth_oom",
-    "pointer_moved_after_capture",
-    "order_of_warmup",
-    "over_reserved",
-    "unknown",
-}
 every_site = pytest.mark.parametrize("site", SITES, ids=lambda s: s.id)
 every_variant = pytest.mark.parametrize(
     "site", [s.at(v.since) for s in SITES for v in s.variants], ids=lambda s: s.id
@@ -45,7 +34,6 @@ def test_a_site_says_what_it_is_and_what_moves_it(site: KnownSite) -> None:
     assert site.files
     assert site.functions
     assert site.notes
-    assert site.triage_class in CLASSES
     assert site.lever.flag
     assert site.lever.effect
     assert site.not_levers
@@ -229,6 +217,7 @@ def test_an_unknown_id_names_the_nearest() -> None:
         (("title =", "titel ="), r"moe.toml: Object contains unknown field `titel`"),
         (('since = "0.13.0"', "since = 13"), r"moe.toml: Expected `str`, got `int` - at `\$"),
         (("[[site]]", "[[site"), r"moe.toml: "),
+        (("triage_class =", "triage_class = 'never'  #"), r"moe.toml: Invalid enum value"),
     ],
 )
 def test_a_mistake_in_a_data_file_names_the_file_and_the_field(
@@ -237,3 +226,13 @@ def test_a_mistake_in_a_data_file_names_the_file_and_the_field(
     text = (files("wstrace.known_sites") / "moe.toml").read_text("utf-8")
     with pytest.raises(WstraceError, match=told):
         known._read("moe.toml", text.replace(*edit, 1).encode())
+
+
+def test_a_formula_with_an_unknown_number_names_it_and_the_site() -> None:
+    text = (files("wstrace.known_sites") / "moe.toml").read_text("utf-8")
+    family = known._read("moe.toml", text.replace("moe_hidden_dim", "moe_hiden_dim").encode())
+    with pytest.raises(WstraceError) as told:
+        [site.names for site in family.sites()]
+    assert "moe." in told.value.message
+    assert "moe_hiden_dim" in told.value.message
+    assert "[site.names.moe_hiden_dim]" in told.value.hint

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wstrace.findings.codes import Severity
-    from wstrace.findings.finding import Confidence, LogClass
-    from wstrace.known_sites.known import KnownSite
+    from wstrace.findings.finding import Confidence
+    from wstrace.known_sites.known import KnownSite, LogClass
     from wstrace.triage.extract.engine_settings import Value
     from wstrace.triage.extract.facts import Refusal, Resize, Text
 

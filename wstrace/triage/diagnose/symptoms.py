@@ -21,7 +21,8 @@ from wstrace.versions import release_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wstrace.findings.finding import Confidence, LogClass
+    from wstrace.findings.finding import Confidence
+    from wstrace.known_sites.known import LogClass
     from wstrace.triage.diagnose.numbers import Given
     from wstrace.triage.extract.engine_settings import Settings, Value
     from wstrace.triage.extract.facts import Amount, Fault, Frame, Resize, Text
