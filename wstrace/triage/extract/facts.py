@@ -225,7 +225,7 @@ class Text:
 
 _UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NUMBER: Final = r"\d[\d,]*(?:\.\d+)?"
-SIZE: Final = rf"(?P<{{0}}>{_NUMBER}[KMGT]i?B)"
+SIZE: Final = rf"(?P<{{0}}>{_NUMBER}(?:[KMGTkmgt]i?[Bb]|bytes))"
 # matches: 'turboquant_attn.py:747:_continuation_prefill'
 SITE: Final = re.compile(
     r"(?P<file>[\w.\-]+\.pyc?)(?::(?P<line>\d+))?(?::(?P<function>[\w.<>]+))?$"
@@ -240,9 +240,12 @@ def origin_at(squeezed: Squeezed, position: int, stream: str) -> Origin:
 def amount(text: str) -> Amount:
     """A printed size. The window of bytes is half a unit of its last digit to each side."""
     # matches: "9.94MB"
-    number, unit = re.fullmatch(rf"({_NUMBER})([KMGT])i?B", text).groups()  # type: ignore[union-attr]
+    number, unit = re.fullmatch(rf"({_NUMBER})([KMGTkmgt]i?[Bb]|bytes)", text).groups()  # type: ignore[union-attr]
     number = number.replace(",", "")
-    scale = _UNITS[unit]
+    if unit == "bytes":
+        size = int(float(number))
+        return Amount(f"{size:,} bytes", size, size, size)
+    scale = _UNITS[unit[0].upper()]
     half = 0.5 * 10.0 ** -len(number.partition(".")[2]) * scale
     middle = float(number) * scale
     shown = f"{number} {text[text.index(unit) :]}"

@@ -98,11 +98,16 @@ def _number(text: str | None) -> int | None:
 
 
 # matches: 'growing anyway'
-_GROWS: Final = re.compile(r"(?i)\b(?:re-?)?(?:grow|grew|siz(?:e|ing)|alloc|expand|enlarg)\w*")
+_GROWS: Final = re.compile(
+    r"(?i)\b(?:grow(?:ing|n|s)|grew|re-?siz(?:ed|ing)|re-?alloc\w+|expand(?:ed|ing)"
+    r"|enlarg(?:ed|ing))\b"
+)
+# matches: 'post-lock growth'
+_GROWTH: Final = re.compile(r"(?i)\b(?:growth|resize)\b")
 # matches: 'the locked arena'
 _ARENA: Final = re.compile(r"(?i)workspace|arena")
 # matches: '2.06 MB'
-_SIZE: Final = re.compile(r"(?<![\w.])(\d[\d,]*(?:\.\d+)?) ?([KMG]i?B|bytes\b|B\b)")
+_SIZE: Final = re.compile(r"(?<![\w.])(\d[\d,]*(?:\.\d+)?) ?([KMG]i?B|bytes)\b")
 # matches: 'requires 2.06 MB'
 _ASKED: Final = re.compile(r"(?i)\b(?:requires?|required|needs?|asked|wants?|requested)\b")
 # matches: 'turboquant_attn.py:747:_continuation_prefill'
@@ -111,15 +116,21 @@ _CALLER: Final = re.compile(
 )
 
 
+def grows_by_hand(text: str) -> bool:
+    """True for a line that says that a locked arena grew."""
+    if "lock" not in text or "not allowed" in text or "locked but alloc" in text:
+        return False
+    grows = _GROWS.search(text) or (_GROWTH.search(text) and _CALLER.search(text))
+    return bool(grows and _ARENA.search(text))
+
+
 def growths_by_hand(squeezed: Squeezed, stream: str) -> Iterator[tuple[int, Resize]]:
     """Lines of a patch that lets a locked arena grow and says so; vLLM has none such."""
     for index, line in enumerate(squeezed.lines):
         text = line.text
-        if "lock" not in text or "not allowed" in text or "locked but alloc" in text:
+        if not grows_by_hand(text):
             continue
-        if not _GROWS.search(text) or not _ARENA.search(text):
-            continue
-        sizes = [_amount(*found) for found in _SIZE.findall(text)]
+        sizes = [amount(number + unit) for number, unit in _SIZE.findall(text)]
         if len(sizes) != 2 or sizes[0] == sizes[1]:
             continue
         position = squeezed.starts[index]
@@ -140,10 +151,3 @@ def _by_hand(text: str, sizes: list[Amount], origin: Origin) -> Resize:
         after=after,
         by_hand=True,
     )
-
-
-def _amount(number: str, unit: str) -> Amount:
-    if unit in ("bytes", "B"):
-        size = int(float(number.replace(",", "")))
-        return Amount(f"{size:,} bytes", size, size, size)
-    return amount(f"{number}{unit}")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from wstrace.known_sites import known
 from wstrace.triage.extract import tracebacks
 from wstrace.triage.extract.facts import SITE, SIZE, Amount, Mention, Refusal, amount, origin_at
+from wstrace.triage.extract.retold import files_of
 from wstrace.triage.ingest.quoted import in_docstring, is_talk
 
 if TYPE_CHECKING:
@@ -193,7 +192,8 @@ def _arena(squeezed: Squeezed, start: int, body: str, origin: Origin) -> Refusal
         return None
     current = _CURRENT.match(body, requires.end()) if requires else None
     name = named["name"] if named and ".py:" not in named["name"] else None
-    parts = _site_parts(site) if site else _site_before(squeezed, start)
+    parts = _site_parts(site) if site else _site_named(name) or _site_before(squeezed, start)
+    name = None if "function" in parts and parts["function"] == name else name
     if cut:
         parts = {"file": cut["file"], "line": int(cut["line"])}
     return Refusal(
@@ -202,7 +202,9 @@ def _arena(squeezed: Squeezed, start: int, body: str, origin: Origin) -> Refusal
         required=amount(requires["size"]) if requires else None,
         current=amount(current["size"]) if current else None,
         name=None if name == "unknown" else name,
-        retold=_is_retold(body, requires, current) or bool(site and not site["line"]),
+        retold=_is_retold(body, requires, current)
+        or (bool(parts) and "line" not in parts)
+        or bool(site and not site["line"]),
         **parts,
     )
 
@@ -210,8 +212,17 @@ def _arena(squeezed: Squeezed, start: int, body: str, origin: Origin) -> Refusal
 def _is_retold(
     body: str, requires: re.Match[str] | None, current: re.Match[str] | None
 ) -> bool:
-    """True where the sizes stand in other words than vLLM's."""
-    return bool(requires and current and not _VERBATIM.match(body, requires.end()))
+    """True where the sizes stand in other words than vLLM's, or without its two decimals."""
+    if requires is None:
+        return False
+    whole = "." not in requires["size"]
+    return whole or bool(current and not _VERBATIM.match(body, requires.end()))
+
+
+def _site_named(name: str | None) -> dict[str, Any]:
+    """The site where a function stands in the caller's place: a known one."""
+    files = files_of(name) if name else ()
+    return {"file": files[0] if len(files) == 1 else None, "function": name} if files else {}
 
 
 def _site_before(squeezed: Squeezed, start: int) -> dict[str, Any]:
@@ -219,25 +230,10 @@ def _site_before(squeezed: Squeezed, start: int) -> dict[str, Any]:
     line = squeezed.line(start).text
     lead = line[: max(0, line.lower().find("workspace is locked"))]
     for name in reversed(_FUNCTION_WORD.findall(lead)):
-        files = _files_of(name)
+        files = files_of(name)
         if files:
             return {"file": files[0] if len(files) == 1 else None, "function": name}
     return {}
-
-
-@cache
-def _files_of(function: str) -> tuple[str, ...]:
-    """The base names of the files in which a known site has this function."""
-    return tuple(
-        sorted(
-            {
-                tracebacks.base(file)
-                for site in known.known_sites()
-                if any(function == name.split(".")[-1] for name in site.functions)
-                for file in site.files
-            }
-        )
-    )
 
 
 def _site_parts(site: re.Match[str]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from wstrace.triage.extract.facts import (
 )
 from wstrace.triage.extract.lookalikes import growths_by_hand, relatives_of
 from wstrace.triage.extract.refusals import refusals_of
+from wstrace.triage.extract.retold import retold_of
 from wstrace.triage.extract.stages import stages_of
 from wstrace.triage.ingest import repair
 from wstrace.triage.ingest.squeeze import join
@@ -69,7 +70,9 @@ def scan(squeezed: Squeezed, stream: str) -> Iterator[Found]:
     refusals = list(refusals_of(squeezed, stream, stack))
     if not any(_is_complete(fact) for _, fact in refusals) or _swallowed(squeezed, refusals):
         refusals = _repaired(squeezed, stream) or refusals
+    said = {squeezed.index(at) for at, fact in refusals if isinstance(fact, Refusal)}
     yield from refusals
+    yield from retold_of(squeezed, stream, said)
     yield from _debug_lines(squeezed, stream)
     yield from _faults(squeezed, stream, stack)
     yield from stages_of(squeezed, stream)

@@ -1,0 +1,131 @@
+"""A refusal in a person's own words: a place, what was asked for, what the locked arena had."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from wstrace.known_sites import known
+from wstrace.triage.extract import tracebacks
+from wstrace.triage.extract.facts import Refusal, amount, origin_at
+from wstrace.triage.extract.lookalikes import grows_by_hand
+from wstrace.triage.ingest.quoted import is_talk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence, Set
+
+    from wstrace.triage.ingest.prefixes import Line
+    from wstrace.triage.ingest.squeeze import Squeezed
+
+_SIZE: Final = r"(\d[\d,]*(?:\.\d+)? ?(?:[KMGT]i?B|bytes)\b)"
+_BELOW: Final = 5  # lines of a list of facts
+_SHORT: Final = 160  # characters of a line in it
+# matches: 'the locked workspace'
+_ABOUT: Final = re.compile(r"(?i)workspace|\barena\b")
+# matches: 'is locked'
+_LOCKED: Final = re.compile(r"(?i)\block(?:ed|ing)?\b")
+# matches: 'needs 16.00 MB'
+_ASKED: Final = re.compile(
+    rf"(?i:\b(?:requires?|required|needs?|needed|ask(?:s|ed)? for|wants?|wanted|requested))"
+    rf"(?:[ :]+(?:at least|about|only|a|of))*[ :=]+{_SIZE}"
+)
+# matches: 'has only 1.02 MB'
+_HAD: Final = re.compile(
+    r"(?i:\b(?:current(?:ly)?(?: size)?(?: is| was| of)?|lock(?:ed)?(?: size| at| to| with)+"
+    rf"|ha[sd]|have|available|arena(?: is| of| has)?))(?:[ :]+(?:only|just|of))*[ :=]+{_SIZE}"
+)
+# matches: '1.02 MB -> 16.00 MB'
+_ARROW: Final = re.compile(rf"{_SIZE} ?(?:-+>|=+>|→) ?{_SIZE}")
+# matches: 'turboquant_attn.py:747:_continuation_prefill'
+_CALLER: Final = re.compile(
+    r"(?P<file>[\w.\-]+\.pyc?)(?::(?P<line>\d+))?(?::(?P<function>[A-Za-z_]\w*))?"
+)
+# matches: '_continuation_prefill'
+_WORD: Final = re.compile(r"\b[A-Za-z_]\w*_\w+\b")
+
+
+def retold_of(squeezed: Squeezed, stream: str, said: Set[int]) -> Iterator[tuple[int, Refusal]]:
+    """Such lines, but for those whose index is in `said`: vLLM's message stands there."""
+    for index, line in enumerate(squeezed.lines):
+        if index in said or ("lock" not in line.text.lower() and ".py:" not in line.text):
+            continue
+        text = line.text if line.label else _around(squeezed.lines, index, said)
+        if not _LOCKED.search(text) or not _ABOUT.search(text):
+            continue
+        if "allowed" in text or "Resized" in text or grows_by_hand(text):
+            continue
+        sizes = _sizes(text)
+        site = _site(text)
+        position = squeezed.starts[index]
+        if sizes is None or site is None or is_talk(squeezed, position):
+            continue
+        asked, had = (amount("".join(size.split())) for size in sizes)
+        file, number, function = site
+        yield (
+            position,
+            Refusal(
+                "arena",
+                origin_at(squeezed, position, stream),
+                file,
+                number,
+                function,
+                asked,
+                had,
+                retold=True,
+            ),
+        )
+
+
+def _around(lines: Sequence[Line], index: int, said: Set[int]) -> str:
+    """A person's line; where it names a place alone, with the few lines below it."""
+    line = lines[index]
+    if _sizes(line.text) or not any(found["line"] for found in _CALLER.finditer(line.text)):
+        return line.text
+    found = [line.text]
+    for further in range(index + 1, min(len(lines), index + _BELOW)):
+        other = lines[further]
+        near = other.number - line.number < _BELOW and len(other.text) < _SHORT
+        if further in said or other.label or not near:
+            break
+        found.append(other.text)
+    return " ".join(found)
+
+
+def _sizes(text: str) -> tuple[str, str] | None:
+    """What was asked for and what there was; None where the words do not say which is which."""
+    arrow = _ARROW.search(text)
+    if arrow:
+        return arrow[2], arrow[1]
+    asked = _ASKED.search(text)
+    had = next((m for m in _HAD.finditer(text) if not asked or m.end() != asked.end()), None)
+    return (asked[1], had[1]) if asked and had else None
+
+
+def _site(text: str) -> tuple[str | None, int | None, str | None] | None:
+    """File, line and function of a place: a file with a line, or a known site's function."""
+    found = next((m for m in _CALLER.finditer(text) if m["line"]), None)
+    function = found["function"] if found else None
+    if function is None:
+        function = next((word for word in _WORD.findall(text) if files_of(word)), None)
+    if found:
+        return found["file"], int(found["line"]), function
+    if function is None:
+        return None
+    files = files_of(function)
+    return files[0] if len(files) == 1 else None, None, function
+
+
+@cache
+def files_of(function: str) -> tuple[str, ...]:
+    """The base names of the files in which a known site has this function."""
+    return tuple(
+        sorted(
+            {
+                tracebacks.base(file)
+                for site in known.known_sites()
+                if any(function == name.split(".")[-1] for name in site.functions)
+                for file in site.files
+            }
+        )
+    )
