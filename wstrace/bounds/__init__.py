@@ -1,1 +1,1 @@
-"""Worst cases: limits, inference, grades, and the known sites."""
+"""The worst case of a site: by its rule, by its source, or fitted to the requests seen."""

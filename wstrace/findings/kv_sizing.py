@@ -1,4 +1,4 @@
-"""Accounting: what KV sizing never saw, what was reserved in vain: WS201 to WS204."""
+"""What KV sizing never saw and what was reserved in vain: the WS2 codes."""
 
 from __future__ import annotations
 

@@ -29,9 +29,7 @@ GROUPS = ("dp", "pp", "tp", "ep")
 
 def slot_text(slot: Slot | None) -> str:
     """`ubatch 0, lane 1`; empty for the only slot there usually is."""
-    if slot is None or slot == Slot():
-        return ""
-    return f"ubatch {slot.ubatch}, lane {slot.lane}"
+    return "" if slot is None or slot == Slot() else slot.text
 
 
 def rank_text(ranks: Ranks) -> str:

@@ -1,1 +1,1 @@
-"""The reserve config: its schema, how it is planned, how it is checked."""
+"""The reserve file: its schema, reading and writing it, and evaluating it in a worker."""

@@ -1,1 +1,1 @@
-"""The trace contract: record types, the writer-side encoding, the reader, the merge."""
+"""The trace format: its records, the files of a run, reading them, and redaction."""

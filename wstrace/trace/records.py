@@ -28,6 +28,11 @@ class Slot(msgspec.Struct, frozen=True, order=True, gc=False):
     ubatch: int = 0
     lane: int = 0
 
+    @property
+    def text(self) -> str:
+        """`ubatch 0, lane 1`."""
+        return f"ubatch {self.ubatch}, lane {self.lane}"
+
 
 class Ranks(msgspec.Struct, frozen=True, order=True, omit_defaults=True, gc=False):
     """Where a worker stands in each parallel group; None where unknown."""

@@ -17,9 +17,11 @@ from tests.unit.findings.build import (
     session,
 )
 from wstrace.findings.finding import Finding
-from wstrace.trace.records import Failure, Ranks, Record, Slot
+from wstrace.trace.records import Failure, Lock, PhaseChange, Ranks, Record, Slot
 
-ARENA = 1 << 20
+ARENA = MIB = 1 << 20
+SLOT, UBATCH, LANE = Slot(), Slot(1, 0), Slot(0, 1)
+SERVING = PhaseChange(phase="serving")
 
 
 def warm(size: int = ARENA) -> list[Record]:
@@ -29,6 +31,11 @@ def warm(size: int = ARENA) -> list[Record]:
 
 def found(*records: Record) -> dict[str, Finding]:
     return {f.code: f for f in session(process(*records)).findings}
+
+
+def one(code: str, *records: Record) -> Finding:
+    (finding,) = [f for f in session(process(*records)).findings if f.code == code]
+    return finding
 
 
 def test_a_site_never_asked_before_the_lock_is_ws101() -> None:
@@ -133,3 +140,84 @@ def test_findings_come_worst_first() -> None:
     records = [*warm(), ask(MOE, ARENA + 1, "serving", ARENA), continuation(2000, ARENA)]
     findings = session(process(*records)).findings
     assert [f.function for f in findings[:2]] == [CONTINUATION.function, MOE.function]
+
+
+# -- WS104 to WS106 ---
+
+
+@pytest.mark.parametrize("slot", [UBATCH, LANE], ids=["DBO thread", "draft lane"])
+def test_a_slot_that_warm_up_never_used_is_ws104(slot: Slot) -> None:
+    lock = Lock(event="lock", slots=[SLOT, slot], sizes=[MIB, 0], phase="capture")
+    warm = [ask(MOE, MIB, "profile", 0), lock, SERVING]
+    finding = one("WS104", *warm, ask(MOE, 512, "serving", 0, slot=slot))
+    assert (finding.slot, finding.arena_bytes, finding.serving_bytes) == (slot, 0, 512)
+
+
+def test_a_slot_that_another_site_warmed_is_ws101() -> None:
+    lock = Lock(event="lock", slots=[SLOT, LANE], sizes=[MIB, MIB], phase="capture")
+    warm = [ask(MOE, MIB, "profile", 0, slot=s) for s in (SLOT, LANE)]
+    after = ask(CONTINUATION, 2 * MIB, "serving", MIB, slot=LANE)
+    assert found(*warm, lock, SERVING, after).keys() - {"WS107"} == {"WS101"}
+
+
+@pytest.mark.parametrize(("kind", "code"), [("persistent", "WS105"), ("layer", "WS106")])
+@pytest.mark.parametrize("survived", [False, True])
+def test_other_refusals_are_errors_that_no_reserve_covers(
+    kind: str, code: str, survived: bool
+) -> None:
+    failure = Failure(
+        kind=kind,  # type: ignore[arg-type]
+        site=MOE.id,
+        slot=LANE,
+        phase="serving",
+        key="('semaphores', 8)",
+        layer="model.layers.3",
+        survived=survived,
+    )
+    finding = one(code, *locked(MIB), failure)
+    assert (finding.severity, finding.slot) == ("error", LANE)
+    assert finding.function == MOE.function
+    assert finding.layers == ("model.layers.3",)
+    assert "('semaphores', 8)" in finding.detail
+    assert "reserve does not cover it" in finding.advice
+
+
+# -- elastic EP: unlock, grow, lock again ---
+
+
+def relocked(size: int, ns: int) -> list[Record]:
+    """unlock, an arena of `size` made while unlocked, lock; records carry their time."""
+    return [
+        Lock(event="unlock", slots=[SLOT], sizes=[MIB], phase="serving", ns=ns),
+        grown(size, "unlocked", ns=ns + 1),
+        Lock(event="lock", slots=[SLOT], sizes=[size], phase="capture", ns=ns + 2),
+    ]
+
+
+def served(size: int, ns: int) -> Record:
+    return ask(MOE, size, "serving", MIB, ns=ns)
+
+
+def first_life() -> list[Record]:
+    return [
+        ask(MOE, MIB, "profile", 0),
+        Lock(event="lock", slots=[SLOT], sizes=[MIB], phase="capture", ns=10),
+        SERVING,
+    ]
+
+
+def test_a_request_that_fits_the_second_lock_is_no_escape() -> None:
+    grew = ask(MOE, 4 * MIB, "unlocked", MIB, ns=21)
+    after = [*relocked(4 * MIB, 20), grew, served(3 * MIB, 30)]
+    assert not {"WS101", "WS102", "WS104"} & found(*first_life(), *after).keys()
+
+
+def test_a_request_that_the_first_lock_refused_stays_an_escape() -> None:
+    finding = one("WS102", *first_life(), served(2 * MIB, 15), *relocked(4 * MIB, 20))
+    assert (finding.serving_bytes, finding.arena_bytes) == (2 * MIB, MIB)
+
+
+def test_a_trace_that_ends_unlocked_keeps_the_escapes_before() -> None:
+    unlock = Lock(event="unlock", slots=[SLOT], sizes=[MIB], phase="serving", ns=20)
+    assert "WS102" in found(*first_life(), served(2 * MIB, 15), unlock)
+    assert "WS102" not in found(*first_life(), served(MIB, 15), unlock)

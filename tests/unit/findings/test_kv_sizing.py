@@ -1,134 +1,219 @@
-"""The memory line: what KV sizing made of the arenas, from records to the reports."""
+"""What KV sizing never saw and what was reserved in vain (the WS2 codes), from records."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from tests.unit.findings.build import grown, process, session
-from wstrace.findings.analysed_run import AnalysedRun
-from wstrace.report.html.memory import memory_view
-from wstrace.report.json import render_json
-from wstrace.report.markdown import render_markdown
-from wstrace.report.text import render_text
-from wstrace.runs.accounting import accounting_line, windows
-from wstrace.trace.records import Growth, Memory, Phase, Ranks, Record
+from tests.unit.findings.build import (
+    CONTINUATION,
+    MOE,
+    ask,
+    continuation,
+    continuation_bytes,
+    continuation_provenance,
+    grown,
+    locked,
+    process,
+    session,
+)
+from wstrace.findings.finding import Finding
+from wstrace.trace.records import (
+    Count,
+    Counts,
+    Growth,
+    Lock,
+    Memory,
+    Phase,
+    PhaseChange,
+    Ranks,
+    Record,
+    ReserveEvent,
+    Slot,
+)
 
 MIB = 1 << 20
-CPU = "vllm.v1.worker.cpu_model_runner.CPUModelRunner"
+SLOT, UBATCH = Slot(), Slot(1, 0)
 
 
-def growth(after: int, phase: Phase, window: str, before: int = 0) -> Growth:
-    return grown(after, phase, before=before, window=window)
+def found(*records: Record, **more: object) -> list[Finding]:
+    return session(process(*records, **more)).findings  # type: ignore[arg-type]
 
 
-def run(*records: Record, **more: str) -> AnalysedRun:
-    return session(process(*records, **more))  # type: ignore[arg-type]
+def one(code: str, *records: Record, **more: object) -> Finding:
+    (finding,) = [f for f in found(*records, **more) if f.code == code]
+    return finding
 
 
-def mixed() -> AnalysedRun:
-    """One MiB of each window."""
-    return run(
-        growth(MIB, "profile", "counted"),
-        growth(2 * MIB, "graph-estimate", "unknown", before=MIB),
-        growth(3 * MIB, "kv-init", "not counted", before=2 * MIB),
-        Memory(available_kv_bytes=1 << 30),
+def codes(*records: Record, **more: object) -> set[str]:
+    return {f.code for f in found(*records, **more)}
+
+
+# -- WS201 and the window of KV sizing ---
+
+
+def uncounted(phase: Phase, **more: object) -> Growth:
+    return grown(MIB, phase, window="not counted", **more)  # type: ignore[arg-type]
+
+
+def test_a_builders_reservation_is_ws201_after_the_window() -> None:
+    finding = one("WS201", uncounted("kv-init"))
+    assert (finding.function, finding.arena_bytes) == (MOE.function, MIB)
+    assert "after what this vLLM measures" in finding.detail
+
+
+def test_an_arena_made_too_early_is_ws201_before_the_window() -> None:
+    assert "before what this vLLM measures" in one("WS201", uncounted("init")).detail
+
+
+def test_a_counted_or_unknown_growth_is_no_ws201() -> None:
+    assert "WS201" not in codes(grown(MIB, "profile", window="counted"))
+    assert "WS201" not in codes(grown(MIB, "profile"))
+
+
+def test_growth_forced_through_the_lock_is_no_ws201_but_unlocked_growth_is() -> None:
+    assert "WS201" not in codes(uncounted("serving", forced=True, locked=True))
+    assert "WS201" in codes(uncounted("serving", forced=True))
+
+
+def test_a_fixed_kv_size_says_what_to_lower_and_leaves_the_amount_to_the_planner() -> None:
+    fixed = Memory(fixed_kv="kv_cache_memory_bytes")
+    finding = one("WS201", fixed, uncounted("profile"))
+    told = "Lower kv_cache_memory_bytes; what the reserve costs says by how much: "
+    assert finding.advice == told + "wstrace reserve trace."
+
+
+# -- WS202 ---
+
+
+@pytest.mark.parametrize(
+    ("limits", "runner", "why"),
+    [
+        ({"enforce_eager": True}, "vllm.v1.worker.gpu_model_runner.GPUModelRunner", "eager"),
+        ({"cudagraph_mode": "NONE"}, "vllm.v1.worker.gpu_model_runner.X", "no CUDA graphs"),
+        ({}, "vllm.v1.worker.gpu.model_runner.GPUModelRunner", "V2 model runner"),
+    ],
+)
+def test_serving_with_no_lock_says_why(limits: dict[str, bool], runner: str, why: str) -> None:
+    finding = one("WS202", PhaseChange(phase="serving"), limits=limits, runner=runner)
+    assert why in finding.detail
+
+
+def test_a_lock_or_no_serving_is_no_ws202() -> None:
+    assert "WS202" not in codes(*locked(MIB))
+    assert "WS202" not in codes(PhaseChange(phase="capture"))
+
+
+WORST = continuation_bytes(2047)
+
+
+def allowed(*records: Record) -> set[str]:
+    """Codes of a run that may serve with no lock."""
+    return {f.code for f in session(process(*records), allow_unlocked=True).findings}
+
+
+def covered(size: int) -> list[Record]:
+    """A reserve of `size` bytes, then serving with no lock, then one continuation."""
+    grow = Growth(
+        slot=Slot(), before=0, after=size, phase="profile", reserve=True, window="counted"
     )
-
-
-def test_what_the_arenas_gained_is_summed_by_window() -> None:
-    profile = growth(3 * MIB, "profile", "counted", before=MIB)
-    late = growth(4 * MIB, "kv-init", "not counted", before=3 * MIB)
-    (view,) = run(profile, late).workers
-    assert windows(view) == {"counted": 2 * MIB, "not counted": MIB}
-
-
-def test_the_line_says_all_three_and_why() -> None:
-    assert accounting_line(mixed().workers) == (
-        "arenas in KV sizing: 1.00 MiB counted, 1.00 MiB not counted, "
-        "1.00 MiB unknown (while vLLM estimated the memory of graphs)"
+    applied = ReserveEvent(event="applied", slots=[Slot()], sizes=[size])
+    request = ask(
+        CONTINUATION,
+        continuation_bytes(256),
+        "serving",
+        size,
+        locked=False,
+        provenance=continuation_provenance(256),
+        step=continuation(256, size).step,
     )
+    return [grow, applied, PhaseChange(phase="serving"), request]
 
 
-def test_a_trace_without_growth_has_no_line() -> None:
-    assert accounting_line(run().workers) == ""
-    assert "KV sizing" not in render_text(run())
+def test_a_reserve_of_every_proved_bound_takes_the_danger_out_of_no_lock() -> None:
+    assert "WS202" not in allowed(*covered(WORST))
 
 
-def test_a_growth_whose_phase_or_window_was_not_written_is_unknown() -> None:
-    lost = Growth(slot=growth(1, "init", "unknown").slot, before=0, after=MIB, phase="init")
-    assert "1.00 MiB unknown (what vLLM 0.32.0 counts there is not known)" in accounting_line(
-        run(lost).workers
-    )
+def test_one_byte_less_and_no_lock_is_a_warning_again() -> None:
+    assert "WS202" in allowed(*covered(WORST - 1))
 
 
-def test_an_older_trace_does_not_know_the_graph_estimate() -> None:
-    late = growth(MIB, "graph-estimate", "not counted")
-    assert "1.00 MiB unknown (while vLLM" in accounting_line(run(late).workers)
-    told = Memory(available_kv_bytes=1, window="load_model and profile_run")
-    line = "arenas in KV sizing: 1.00 MiB not counted"
-    assert accounting_line(run(late, told).workers) == line
+def test_without_a_reserve_no_lock_is_a_warning() -> None:
+    assert "WS202" in allowed(PhaseChange(phase="serving"))
 
 
-def test_a_version_that_is_not_known_is_named() -> None:
-    of_tomorrow = run(growth(MIB, "profile", "unknown"), vllm="0.99.0")
-    assert "(what vLLM 0.99.0 counts there is not known)" in accounting_line(
-        of_tomorrow.workers
-    )
+# -- WS203 ---
 
 
-def test_a_cpu_worker_says_what_it_measures() -> None:
-    on_cpu = run(growth(MIB, "profile", "unknown"), runner=CPU)
-    assert "a CPU worker counts the pages that were touched" in accounting_line(on_cpu.workers)
+def reserved(size: int, *, usual: int, largest: int, rare: int = 1) -> list[Record]:
+    """A reserve of `size`; 10,000 requests of at most `usual` bytes, `rare` of `largest`."""
+    return [
+        grown(size, "profile", reserve=True),
+        ask(MOE, usual, "profile", size),
+        *locked(size),
+        ask(CONTINUATION, largest, "serving", size),
+        Counts(
+            step=9,
+            counts=[
+                Count(MOE.id, SLOT, "serving", 10_000, usual),
+                Count(CONTINUATION.id, SLOT, "serving", rare, largest),
+            ],
+        ),
+        Memory(num_gpu_blocks=100, block_size=16, bytes_per_block=MIB),
+    ]
 
 
-@pytest.mark.parametrize("fixed", ["kv_cache_memory_bytes", "num_gpu_blocks_override"])
-def test_a_fixed_kv_size_counts_nothing_also_what_was_written_before(fixed: str) -> None:
-    """A startup plan comes when arenas of init and load were written as counted."""
-    planned = run(
-        growth(MIB, "load", "counted"), Memory(available_kv_bytes=1 << 30, fixed_kv=fixed)
-    )
-    assert accounting_line(planned.workers) == (
-        f"arenas in KV sizing: 1.00 MiB not counted (the KV size is fixed by {fixed})"
-    )
-    (finding,) = [f for f in planned.findings if f.code == "WS201"]
-    assert f"fixed by {fixed}" in finding.detail
+def test_a_reserve_that_one_request_in_a_thousand_needs_is_ws203_with_its_price() -> None:
+    finding = one("WS203", *reserved(64 * MIB, usual=MIB, largest=60 * MIB))
+    assert "99.9% of the requests used 1.00 MiB" in finding.detail
+    # 63 MiB of 16 tokens a MiB.
+    assert "worth 1,008 KV tokens" in finding.detail
+    assert finding.severity == "note"
 
 
-def test_of_many_ranks_the_one_with_the_most_uncounted_is_told() -> None:
+def test_a_reserve_that_more_requests_need_is_none() -> None:
+    records = reserved(64 * MIB, usual=MIB, largest=60 * MIB, rare=11)
+    assert "WS203" not in codes(*records)
+
+
+def test_what_a_graph_captured_counts_as_used_for_ever() -> None:
+    records = reserved(64 * MIB, usual=MIB, largest=2 * MIB)
+    captured = ask(MOE, 60 * MIB, "capture", 64 * MIB, capturing=True)
+    assert "WS203" in codes(*records)
+    assert "WS203" not in codes(captured, *records)
+
+
+def test_an_arena_that_profiling_made_is_not_measured_by_its_rare_requests() -> None:
+    records = reserved(64 * MIB, usual=MIB, largest=60 * MIB)
+    assert "WS203" not in codes(grown(64 * MIB, "profile"), *records[1:])
+
+
+# -- WS204 ---
+
+
+def test_ranks_of_one_stage_locked_at_different_sizes_are_ws204() -> None:
     world = Ranks(dp=1, tp=2, pp=1)
     ranks = [
-        process(growth(n * MIB, "kv-init", "not counted"), ranks=Ranks(tp=n), world=world)
-        for n in (1, 2)
+        process(*locked(size), ranks=Ranks(dp=0, tp=n, pp=0, rank=n), world=world)
+        for n, size in enumerate((MIB, 2 * MIB))
     ]
-    line = accounting_line(session(*ranks).workers)
-    assert line == "arenas in KV sizing: 2.00 MiB not counted (the worst of 2 ranks)"
+    (finding,) = [f for f in session(*ranks).findings if f.code == "WS204"]
+    assert finding.arena_bytes == MIB
+    assert [r.tp for r in finding.ranks] == [0]
 
 
-@pytest.mark.parametrize("render", [render_text, render_markdown])
-def test_the_reports_have_the_line(render: object) -> None:
-    text = " ".join(render(mixed()).split())  # type: ignore[operator]
-    assert "1.00 MiB counted, 1.00 MiB not counted, 1.00 MiB unknown" in text
-
-
-def test_json_has_the_bytes() -> None:
-    (worker,) = json.loads(render_json(mixed()))["run"]["workers"]
-    assert worker["kv_sizing"] == {
-        "counted": MIB,
-        "not_counted": MIB,
-        "unknown": MIB,
-        "available_kv_bytes": 1 << 30,
-        "fixed_by": None,
-    }
-
-
-def test_the_page_shows_each_part_once() -> None:
-    view = memory_view(mixed().workers, None)
-    assert view is not None
-    assert [(part.key, part.now) for part in view.parts] == [
-        ("kv", 1 << 30),
-        ("arena", MIB),
-        ("uncounted", MIB),
-        ("unsure", MIB),
+def test_stages_of_a_pipeline_may_differ() -> None:
+    world = Ranks(dp=1, tp=1, pp=2)
+    ranks = [
+        process(*locked(size), ranks=Ranks(dp=0, tp=0, pp=n, rank=n), world=world)
+        for n, size in enumerate((MIB, 2 * MIB))
     ]
+    assert "WS204" not in {f.code for f in session(*ranks).findings}
+
+
+def test_ubatches_that_differ_are_ws204_and_an_unused_one_is_not() -> None:
+    def lock(first: int, second: int) -> Lock:
+        return Lock(event="lock", slots=[SLOT, UBATCH], sizes=[first, second], phase="capture")
+
+    assert one("WS204", lock(MIB, 2 * MIB)).slot == SLOT
+    assert "WS204" not in codes(lock(MIB, 0))
+    assert "WS204" not in codes(lock(MIB, MIB))

@@ -174,3 +174,30 @@ def test_streams_of_other_steps_or_slots_are_no_ws304() -> None:
 
 def test_without_a_gpu_the_stream_is_unknown_and_no_ws304() -> None:
     assert "WS304" not in codes(on_stream(0, 3), on_stream(0, 3))
+
+
+# -- WS304 ---
+
+
+def _streams(*streams: int, phase: str = "serving", kind: str = "real") -> set[str]:
+    step = Step(index=7, kind=kind)  # type: ignore[arg-type]
+    asks = [
+        ask(MOE, 256 * (n + 1), phase, 1 << 20, step=step, stream=stream)  # type: ignore[arg-type]
+        for n, stream in enumerate(streams)
+    ]
+    return codes(SERVING, *asks)
+
+
+def test_two_streams_in_one_real_step_are_ws304_the_default_stream_included() -> None:
+    assert "WS304" in _streams(0, 99)
+    assert "WS304" in _streams(98, 99)
+
+
+def test_one_stream_is_not() -> None:
+    assert "WS304" not in _streams(99, 99)
+    assert "WS304" not in _streams(0, 0)
+
+
+def test_the_streams_of_capture_and_its_warm_up_do_not_count() -> None:
+    """Seen on an H100: a graph is warmed up on one stream and captured on another."""
+    assert "WS304" not in _streams(98, 99, phase="capture", kind="dummy")

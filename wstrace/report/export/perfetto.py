@@ -18,7 +18,7 @@ import msgspec
 
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun
-from wstrace.report.finding_text import slot_text, step_text
+from wstrace.report.finding_text import step_text
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import (
     Capture,
@@ -163,7 +163,7 @@ def _growth_name(growth: Growth) -> str:
 
 
 def _counter(slot: Slot, series: str, size: int) -> Event:
-    name = f"workspace {slot_text(slot) or 'ubatch 0, lane 0'}: {series}"
+    name = f"workspace {slot.text}: {series}"
     return {"ph": "C", "name": name, "args": {"bytes": size}}
 
 
@@ -171,7 +171,7 @@ def _instant(name: str, record: Request | Growth | Failure, worker: Worker) -> E
     args = {
         "caller": redact_text(worker.where(record.site)["caller"][:400]),
         "phase": record.phase,
-        "slot": slot_text(record.slot) or "ubatch 0, lane 0",
+        "slot": record.slot.text,
         "step": step_text(record.step),
     }
     if isinstance(record, Growth):

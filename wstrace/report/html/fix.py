@@ -10,6 +10,7 @@ from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.html.names import clean, clean_argv
 from wstrace.reserve.schema import ReserveConfig
 from wstrace.reserve.writer import dumps
+from wstrace.trace.records import Slot
 from wstrace.trace.redact import redact_text
 from wstrace.triage.log_run import LogRun
 from wstrace.units import exact
@@ -86,7 +87,7 @@ def _data_url(text: str) -> str:
 
 def _slots(config: ReserveConfig | None) -> tuple[tuple[str, str], ...]:
     slots = config.slots if config else ()
-    named = [(f"ubatch {s.ubatch}, lane {s.lane}", exact(s.bytes)) for s in slots[:8]]
+    named = [(Slot(s.ubatch, s.lane).text, exact(s.bytes)) for s in slots[:8]]
     return tuple(named)
 
 

@@ -1,7 +1,7 @@
-"""Names from a trace made safe to show: no secrets, no control characters, no endless lines.
+"""What a page calls commands and ranks; `report.safe` makes any name fit to show.
 
-Markup is not escaped here: jinja2 does that for HTML, `figure_text` for plotly, which reads a
-small HTML of its own in every label.
+Markup is escaped by jinja2, for a figure by `figure_text`: plotly reads a small HTML of its own
+in every label.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from wstrace.report.finding_text import rank_text, slot_text
+from wstrace.report.finding_text import rank_text
 from wstrace.report.safe import LONGEST, clean, elide, visible
 from wstrace.runs.worker import rank_name
-from wstrace.trace.records import Ranks, Slot
+from wstrace.trace.records import Ranks
 from wstrace.trace.redact import redact_argv
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "figure_text",
     "rank_label",
     "rank_names",
-    "slot_name",
     "visible",
 ]
 
@@ -36,11 +35,6 @@ def clean_argv(argv: Sequence[str]) -> str:
 def figure_text(text: str, longest: int = LONGEST) -> str:
     """`clean` text for a plotly label: no tag and no entity of it is read as markup."""
     return html.escape(clean(text, longest), quote=False)
-
-
-def slot_name(slot: Slot) -> str:
-    """`ubatch 0, lane 0`, also for the only slot there is."""
-    return slot_text(slot) or "ubatch 0, lane 0"
 
 
 def rank_label(ranks: Ranks, world: Ranks | None = None) -> str:

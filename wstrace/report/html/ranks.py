@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.coverage import missing_ranks
-from wstrace.report.finding_text import slot_text
 from wstrace.report.html.names import rank_label, rank_names
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Ranks
@@ -88,7 +87,7 @@ def _sizes(worker: Worker) -> str:
     slots = worker.slots()
     if len(slots) == 1:
         return human(worker.arena(slots[0]))
-    named = [f"{slot_text(s) or 'ubatch 0, lane 0'}: {human(worker.arena(s))}" for s in slots]
+    named = [f"{s.text}: {human(worker.arena(s))}" for s in slots]
     return "; ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else "")
 
 

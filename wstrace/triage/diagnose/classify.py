@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from wstrace.trace.records import Slot
 from wstrace.triage.diagnose import reasons
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _by_slot(
     for resize in _before(refusal, text.resizes):
         other = resize.ubatch is not None and (resize.ubatch or resize.lane)
         if other and (resize.after.bytes or 0) >= required.low:
-            slot = f"ubatch {resize.ubatch}, lane {resize.lane or 0}"
+            slot = Slot(resize.ubatch or 0, resize.lane or 0).text
             return Verdict(
                 "wrong_slot", "WS104", reasons.OTHER_SLOT.format(slot=slot), "likely"
             )
