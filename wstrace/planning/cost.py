@@ -19,9 +19,6 @@ from wstrace.units import human
 
 _ABSURD_SHARE: Final = 4
 _ABSURD_BYTES: Final = 8 << 30
-# vLLM 0.13.0 to 0.33.0: get_simultaneous rounds each tensor of a request up to this
-# (round_up, 256).
-_PAGE: Final = 256
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,16 @@
 """Scratch requests in the patterns of vLLM's attention layers, against the real manager.
 
-Each class is one layer's share: made once a layer, asked at every forward pass, with
-`attn_metadata` None in the profile run. Sizes follow the sources named in the docstrings;
-the code is the testbed's own. All but `Clean` ask for less in warm-up than in serving.
+Each class is one layer's share: made once a layer, of its attention implementation (`impl`:
+num_heads, head_size, ...), asked at every forward pass, with `query` of (num_tokens, num_heads,
+head_size), maybe padded, and `attn_metadata` None in the profile run. Sizes follow the sources
+named in the docstrings; the code is the testbed's own. All but `Clean` ask for less in warm-up
+than in serving.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from vllm.v1.worker.workspace import current_workspace_manager
@@ -17,16 +19,6 @@ from vllm.v1.worker.workspace import current_workspace_manager
 CONTINUATION_DECODE_THRESHOLD: Final = 32
 # vLLM 0.20.2 to 0.33.0: the default of attention_config.tq_max_kv_splits_for_cuda_graph.
 NUM_KV_SPLITS: Final = 32
-
-
-class Pattern(Protocol):
-    """What the testbed makes of `module:Class`: one object an attention layer."""
-
-    def __init__(self, impl: Any, vllm_config: Any) -> None:
-        """`impl` is the layer's attention implementation (num_heads, head_size, ...)."""
-
-    def forward(self, query: torch.Tensor, attn_metadata: Any) -> None:
-        """Ask for scratch. `query` is (num_tokens, num_heads, head_size), maybe padded."""
 
 
 class Continuation:

@@ -1,0 +1,108 @@
+"""Every name at the top of a module is used by the program, or says who else uses it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+# What somebody else reads by name: a pattern, and who.
+READ_ELSEWHERE: Final = {
+    "wstrace.cli.commands.*.command": "wstrace.cli.app imports a command when it is asked for",
+    "wstrace.cli.app._root": "typer",
+    "wstrace.pytest_plugin.pytest_*": "pytest",
+    "wstrace.pytest_plugin.wstrace_recorder": "pytest: a fixture that a test names",
+    "wstrace.recorder.plugin.register": "vLLM, by the entry point in pyproject.toml",
+    "wstrace.testbed.plugin.register": "vLLM, by the entry point in testbed/on_path",
+    "wstrace.testbed.patterns.*": "the testbed, as MODULE:CLASS of an option",
+    "tools.docs.mkdocs_hook.on_page_markdown": "mkdocs, by mkdocs.yml",
+    "tools.gpu.conftest.pytest_*": "pytest",
+    "tools.gpu.test_results.*": "pytest",
+    "tools.gpu.extension.Extension": "vLLM, by --worker-extension-cls",
+}
+
+
+def files(*tops: str) -> Iterator[Path]:
+    for top in tops:
+        yield from sorted((ROOT / top).rglob("*.py"))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def defined(path: Path) -> Iterator[str]:
+    """The names that a module makes at its top."""
+    for node in tree(path).body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+            case ast.Assign(targets=targets):
+                yield from (t.id for t in targets if isinstance(t, ast.Name))
+
+
+def loads(path: Path) -> set[str]:
+    """The names that a module reads, its definitions' own bodies not counted for themselves."""
+    found: set[str] = set()
+    for top in tree(path).body:
+        own = getattr(top, "name", None)
+        for node in ast.walk(top):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                found |= {node.id} - {own}
+    return found
+
+
+def taken(path: Path) -> Iterator[tuple[str, str]]:
+    """(module, name) that a file takes from modules: imported, or as an attribute of one."""
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                yield node.module, alias.name
+                modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                modules[alias.asname or alias.name] = alias.name
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Attribute):
+            base = ast.unparse(node.value)
+            if base in modules:
+                yield modules[base], node.attr
+
+
+def unused(*users: str) -> list[str]:
+    """`module.name` of the program and its tools that none of `users` reads."""
+    everywhere = {pair for path in files(*users) for pair in taken(path)}
+    found = []
+    for path in files("wstrace", "tools"):
+        module, here = module_of(path), loads(path)
+        for name in defined(path):
+            used = name in here or (module, name) in everywhere
+            if not used and not re.fullmatch(r"__\w+__", name):
+                found.append(f"{module}.{name}")
+    return found
+
+
+def test_no_name_is_there_for_nothing() -> None:
+    """A name that only tests read is one too: it belongs to the tests."""
+    dead = unused("wstrace", "tools")
+    reasons = {
+        name: [pattern for pattern in READ_ELSEWHERE if fnmatchcase(name, pattern)]
+        for name in dead
+    }
+    assert [name for name, patterns in reasons.items() if not patterns] == []
+    used = {pattern for patterns in reasons.values() for pattern in patterns}
+    assert set(READ_ELSEWHERE) - used == set(), "a reason for nothing"
