@@ -49,13 +49,14 @@ class Low:
 
 @dataclass
 class Tally:
-    """What a scene's engines and states showed."""
+    """What a scene's engines and states showed; `rules`: the sites whose rule proved them."""
 
     engines: int = 0
     states: int = 0
     proved: int = 0
     ratios: list[float] = field(default_factory=list)
     lows: list[Low] = field(default_factory=list)
+    rules: set[str] = field(default_factory=set)
     unplayed: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     refused: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -124,6 +125,7 @@ def _one(release: Release, scene: Scene, random: Random, states: int, tally: Tal
         tally.refused[found] += 1
         return
     tally.proved += 1
+    tally.rules |= {found.known_site} if found.known_site else set()
     tally.ratios.append((found.bytes or 0) / most)
     if most > (found.bytes or 0):
         low = Low(release.version, scene.name, most, found.bytes or 0, found.known_site, engine)

@@ -13,7 +13,9 @@ from tests.matrix.differential.known_low import KNOWN, reason_of
 from tests.matrix.differential.released import Release
 from tests.matrix.differential.table import LONG, long_run
 from tests.matrix.wheels import UnavailableError, python_files
+from tests.unit.bounds.shapes import PLAYED
 from wstrace.bounds.bound import Bound
+from wstrace.known_sites.known import require
 
 pytestmark = pytest.mark.matrix
 SHORT = ("0.22.1", "0.28.0", "0.33.0")
@@ -63,3 +65,10 @@ def test_no_state_is_above_a_proved_bound_in_every_release() -> None:
     assert _unexplained(played) == []
     found = {reason_of(low) for t in played for low in t.lows}
     assert {known.reason for known in KNOWN if known not in found} == set()
+    proved = {
+        (rule, require(rule).at(version).variant.since)
+        for (version, _), tally in tallies.items()
+        for rule in tally.rules
+    }
+    named = {(site, since) for site, several in PLAYED.items() for since in several}
+    assert named - proved == set(), "tests/unit/bounds/shapes.py says that these are played"
