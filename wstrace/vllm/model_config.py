@@ -34,6 +34,9 @@ _LANGUAGE: Final = (
     "language_model_config",
 )
 _MOST_BYTES: Final = 16 << 20
+# vLLM 0.13.0 to 0.33.0: what no key gives by itself. KV heads are never shared below one, a
+# head without a key is the width over the heads, the ratio is the least of a list, and an
+# expert's width may stand under the layer's key.
 _OWN_RULE: Final = ("num_kv_heads", "head_size", "compress_ratio", "moe_intermediate_size")
 
 

@@ -101,6 +101,8 @@ def _table_width(numbers: Numbers) -> str:
     per_block = ["block_size"]
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         per_block += [name] if _several(name, numbers) else []
+    # vLLM 0.27.1 to 0.33.0: v1/worker/block_table.py aligns to 128 blocks at most, earlier ones
+    # do not, so that this is never less.
     width = f"round_up(ceil_div(max_model_len, {' * '.join(per_block)}), 128)"
     if "num_speculative_tokens" in numbers:
         return f"max({width}, 1 + num_speculative_tokens)"

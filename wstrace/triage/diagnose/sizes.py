@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST_TRIED: Final = 20_000
 WIDEST: Final = 1 << 26
+# vLLM 0.13.0: what --block-size takes, from 16 on (later releases take any); the attention
+# backends of 0.13.0 to 0.33.0 choose among these.
 BLOCK_SIZES: Final = (16, 32, 64, 128, 256)
 _SHOWN: Final = 8
 _HEAD_SIZE: Final = 8

@@ -54,10 +54,13 @@ _KV: Final = re.compile(r"AvailableKVcachememory:(?P<size>-?[\d.]+)GiB")
 # vLLM 0.13.0 to 0.33.0: the end of capture_model, before or after the lock
 # matches: 'Graphcapturingfinished'
 _CAPTURED: Final = re.compile(r"Graphcapturingfinished")
+# CUDA 12 and 13: the text of cudaErrorIllegalAddress, and its name
 # matches: 'illegalmemoryaccess'
 _ILLEGAL: Final = re.compile(r"illegalmemoryaccess|ErrorIllegalAddress")
+# PyTorch from 2.9 on (vLLM 0.13.0's): its allocator's error; CUDA's and HIP's own
 # matches: 'CUDAoutofmemory'
 _MEMORY: Final = re.compile(r"OutOfMemoryError|(?:CUDA|HIP)(?:error:)?outofmemory")
+# the same message, and what was free then
 # matches: 'Triedtoallocate26.21GiB'
 _TRIED: Final = re.compile(r"Triedtoallocate(?P<size>[\d.]+[KMG]iB)")
 # matches: 'ofwhich1.1GiBisfree'
