@@ -55,6 +55,8 @@ SHARED_CLASSES: Final = {
 }
 
 
+# Modules of more than 500 lines, and why they stay whole.
+LONG: Final[dict[str, str]] = {}
 # One name, several sets of words.
 SHARED_ALIASES: Final = {
     "Kind": "of a number, a leaf, a finding's span, a known site, a surveyed site",
@@ -162,6 +164,15 @@ def test_only_vllm_state_knows_the_fields_of_vllms_objects() -> None:
                 ):
                     asked |= {a.value for a in node.args[1:2] if isinstance(a, ast.Constant)}
     assert asked == ASKED_ELSEWHERE
+
+
+def test_a_module_has_a_subject_and_so_five_hundred_lines_at_most() -> None:
+    files = [
+        path for top in ("wstrace", "tools", "tests") for path in (ROOT / top).rglob("*.py")
+    ]
+    lengths = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in files}
+    assert len(lengths) > 500
+    assert {name for name, lines in lengths.items() if lines > 500} - set(LONG) == set()
 
 
 def test_one_word_is_one_row() -> None:
