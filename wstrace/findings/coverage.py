@@ -168,5 +168,5 @@ def reasons(
 
 def _lost_anywhere(trace: Trace) -> list[str]:
     """Hooks that stood down in any process: without the door none of them is a worker."""
-    hooks = (r for p in trace.processes for r in p.records if isinstance(r, Hook))
+    hooks = (r for p in trace.processes for r in p.events if isinstance(r, Hook))
     return list(dict.fromkeys(lost_hook(hook) for hook in hooks if not hook.set))

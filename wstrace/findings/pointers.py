@@ -51,7 +51,7 @@ def _stale(worker: Worker) -> dict[Slot, Stale]:
     held: dict[int, dict[Slot, Arena]] = {}
     manager = 0
     found: dict[Slot, Stale] = {}
-    for record in worker.process.records:
+    for record in worker.process.events:
         if isinstance(record, Counts):  # most of a long trace
             continue
         if isinstance(record, Manager):

@@ -104,7 +104,7 @@ class RestsOn:
 def rests_on(trace: Trace, workers: Sequence[Worker], outlived: int = 0) -> RestsOn:
     """What the verdict of a run rests on; `outlived`: escapes of which nothing died."""
     names = {id(w.process): _name(w) for w in workers}
-    notes = [r.text for p in trace.processes for r in p.records if isinstance(r, Note)]
+    notes = [r.text for p in trace.processes for r in p.events if isinstance(r, Note)]
     return RestsOn(
         processes=tuple(_process(p, names.get(id(p))) for p in trace.processes),
         command=_command(trace),
@@ -121,14 +121,13 @@ def _name(worker: Worker) -> str:
 
 
 def _process(process: ProcessTrace, name: str | None) -> Process:
-    phases = [r.phase for r in process.records if isinstance(r, PhaseChange)]
-    last = max((r.ns for r in process.records), default=process.header.ns)
+    phases = [r.phase for r in process.events if isinstance(r, PhaseChange)]
     role = process.header.role or "process"
     return Process(
         name=name or f"{role} {process.header.pid or ''}".rstrip(),
         worker=name is not None,
         records=len(process.records),
-        seconds=max(0, last - process.header.ns) / 1e9,
+        seconds=max(0, process.last_ns - process.header.ns) / 1e9,
         phase=phases[-1] if phases else "",
         end=_end(process),
         died=start_died(process),
@@ -140,7 +139,7 @@ def _end(process: ProcessTrace) -> str:
         return f"records were lost: {process.lost}"
     if process.cut:
         return "its last record is cut"
-    in_order = any(isinstance(record, End) for record in process.records)
+    in_order = any(isinstance(record, End) for record in process.events)
     return "ended in order" if in_order else "no end was written"
 
 
@@ -177,7 +176,7 @@ def start_died(process: ProcessTrace) -> str:
     """`warm-up ended with ImportError: ...` of a worker whose start raised; else empty."""
     phase: Phase = "init"
     told = ""
-    for change in process.records:
+    for change in process.events:
         if not isinstance(change, PhaseChange):
             continue
         if change.phase == "serving":

@@ -14,6 +14,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
+
 from wstrace.trace.records import Growth, Lock, Phase, PhaseChange, Record, Request, Slot
 
 Where = tuple[Hashable, Slot]
@@ -42,8 +44,7 @@ class Epoch:
     before: dict[Where, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True, gc=False):
     """A request and what it was. `epoch` counts from 1; one "before" is before its epoch.
 
     `arena`: bytes of its slot when that epoch began (so far, where it has not).

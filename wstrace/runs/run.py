@@ -12,7 +12,7 @@ from wstrace.errors import WstraceError
 from wstrace.runs.lock_epochs import WORSE, Outcome
 from wstrace.runs.worker import SiteKey, Worker, WorkerSite, group_sizes, read_worker
 from wstrace.trace.reader import Trace
-from wstrace.trace.records import Leaf, Ranks, Request, Slot
+from wstrace.trace.records import Provenance, Ranks, Request, Slot, Spec
 
 BoundOf = Callable[[SiteKey], Bound]
 
@@ -154,22 +154,50 @@ class Run:
 
 def distinct(asks: list[Request]) -> list[Request]:
     """The requests that differ in what a bound looks at: ranks in step ask the same."""
-    return list({_look(ask): ask for ask in reversed(asks)}.values())[::-1]
+    look = _Looks().of
+    return list({look(ask): ask for ask in reversed(asks)}.values())[::-1]
 
 
-def _look(ask: Request) -> tuple[object, ...]:
-    step, made = ask.step, ask.provenance
-    return (
-        ask.bytes,
-        ask.phase,
-        step and (step.kind, step.total_tokens, step.num_reqs, tuple(step.requests)),
-        made and (made.formula, made.stopped, tuple(made.arms), tuple(map(_leaf, made.leaves))),
-        tuple(tuple(spec.shape) for spec in ask.specs),
+class _Looks:
+    """What a bound looks at in a request, as a tuple that is cheap to compare.
+
+    The reader keeps equal parts once, so a part is looked at once, by its id (the requests
+    keep it alive), and then stands for its number.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, int] = {}
+        self._numbers: dict[object, int] = {}
+
+    def of(self, ask: Request) -> tuple[object, ...]:
+        step, made, specs, known = ask.step, ask.provenance, ask.specs, self._by_id
+        shapes = known.get(id(specs)) or self._number(specs, _shapes(specs))
+        source = known.get(id(made)) or self._number(made, _source(made))
+        if step is None:
+            return (ask.bytes, ask.phase, shapes, source)
+        requests = step.requests
+        scheduled = known.get(id(requests)) or self._number(requests, tuple(requests))
+        numbers = (step.kind, step.total_tokens, step.num_reqs, scheduled)
+        return (ask.bytes, ask.phase, shapes, source, *numbers)
+
+    def _number(self, part: object, look: object) -> int:
+        """From 1; equal looks have one number."""
+        number = self._numbers.setdefault(look, len(self._numbers) + 1)
+        self._by_id[id(part)] = number
+        return number
+
+
+def _shapes(specs: list[Spec]) -> tuple[object, ...]:
+    return tuple(tuple(spec.shape) for spec in specs)
+
+
+def _source(made: Provenance | None) -> tuple[object, ...] | None:
+    return made and (
+        made.formula,
+        made.stopped,
+        tuple(made.arms),
+        tuple((leaf.name, leaf.value, leaf.kind, leaf.role) for leaf in made.leaves),
     )
-
-
-def _leaf(leaf: Leaf) -> tuple[object, ...]:
-    return (leaf.name, leaf.value, leaf.kind, leaf.role)
 
 
 def run_of(trace: Trace) -> Run:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TypedDict
 
 import msgspec
@@ -79,8 +80,7 @@ def group_sizes(worlds: Iterable[Ranks], ranks: Iterable[Ranks]) -> Ranks:
     return Ranks(**sizes)
 
 
-@dataclass(frozen=True, order=True)
-class SiteKey:
+class SiteKey(msgspec.Struct, frozen=True, order=True, gc=False):
     """A site's identity: file and qualified function, never the line."""
 
     file: str
@@ -143,7 +143,12 @@ class WorkerSite:
     @property
     def warmup(self) -> list[Request]:
         """The requests before the lock that decides, in the order of time."""
-        return [s.request for s in self.seen if self._before(s)]
+        epoch = self.epoch
+        return [
+            s.request
+            for s in self.seen
+            if s.epoch < epoch or (s.epoch == epoch and s.outcome == "before")
+        ]
 
     @property
     def after(self) -> list[Request]:
@@ -152,12 +157,8 @@ class WorkerSite:
 
     def of_epoch(self) -> list[Seen]:
         """What was seen from the lock that decides on."""
-        return [s for s in self.seen if s.epoch == self.epoch and s.outcome != "before"]
-
-    def _before(self, seen: Seen) -> bool:
-        return seen.epoch < self.epoch or (
-            seen.epoch == self.epoch and seen.outcome == "before"
-        )
+        epoch = self.epoch
+        return [s for s in self.seen if s.epoch == epoch and s.outcome != "before"]
 
     @cached_property
     def warmup_bytes(self) -> int:
@@ -219,7 +220,8 @@ class Worker:
     memory: Memory = field(default_factory=Memory)
     ended: bool = False
     epochs: LockEpochs = field(default_factory=LockEpochs)
-    _seen: dict[int, Seen] = field(default_factory=dict, repr=False)
+    skipped: list[Seen] = field(default_factory=list, repr=False)
+    _places: dict[tuple[int, Slot], WorkerSite] = field(default_factory=dict, repr=False)
 
     @property
     def ranks(self) -> Ranks:
@@ -256,6 +258,11 @@ class Worker:
     def seen(self, request: Request) -> Seen:
         """What one of this worker's own request records was."""
         return self._seen[id(request)]
+
+    @cached_property
+    def _seen(self) -> dict[int, Seen]:
+        every = chain(self.skipped, *(use.seen for use in self.sites.values()))
+        return {id(seen.request): seen for seen in every}
 
     def arena_now(self, slot: Slot) -> int:
         """Arena bytes of a slot at the end of the trace."""
@@ -298,7 +305,9 @@ def read_worker(process: ProcessTrace) -> Worker | None:
     world = group_sizes([init.world], [init.ranks])
     worker = Worker(process, init, dict(init.limits), world)
     for record in process.records:
-        if isinstance(record, Counts):
+        if type(record) is Request:
+            _add_ask(worker, record)
+        elif isinstance(record, Counts):
             worker.counts = record
             for count in record.counts:  # cumulative: the newest of each key counts
                 worker.newest[count.site, count.slot, count.phase] = count
@@ -320,8 +329,7 @@ def _add(worker: Worker, record: Record) -> None:
         case Site():
             worker.site_keys[record.id] = SiteKey(record.file, record.function)
             worker.callers[record.id] = record
-        case Request():
-            _add_ask(worker, record)
+            worker._places.clear()
         case Hook():
             worker.hooks[record.name] = record
         case Limits():
@@ -333,14 +341,19 @@ def _add(worker: Worker, record: Record) -> None:
 
 
 def _add_ask(worker: Worker, ask: Request) -> None:
-    key = worker.site_keys.get(ask.site, SiteKey("?", f"site {ask.site}"))
-    seen = worker._seen[id(ask)] = worker.epochs.see(key, ask)
-    if ask.phase not in SKIPPED:
-        _use(worker, ask.site, ask.slot).seen.append(seen)
+    if ask.phase in SKIPPED:
+        worker.skipped.append(worker.epochs.see(_key(worker, ask.site), ask))
+        return
+    use = worker._places.get((ask.site, ask.slot)) or _use(worker, ask.site, ask.slot)
+    use.seen.append(worker.epochs.see(use.key, ask))
+
+
+def _key(worker: Worker, site: int) -> SiteKey:
+    return worker.site_keys.get(site) or SiteKey("?", f"site {site}")
 
 
 def _use(worker: Worker, site: int, slot: Slot) -> WorkerSite:
-    key = worker.site_keys.get(site, SiteKey("?", f"site {site}"))
+    key = _key(worker, site)
     if (key, slot) not in worker.sites:
         seen = worker.callers.get(site)
         worker.sites[key, slot] = WorkerSite(
@@ -350,7 +363,8 @@ def _use(worker: Worker, site: int, slot: Slot) -> WorkerSite:
             seen.line if seen else 0,
             locks=worker.epochs,
         )
-    return worker.sites[key, slot]
+    use = worker._places[site, slot] = worker.sites[key, slot]
+    return use
 
 
 def real_steps(worker: Worker) -> list[Step]:

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from wstrace.trace.records import (
     AnyRecord,
     Header,
     Record,
+    Request,
     WorkerInit,
 )
 from wstrace.trace.run_file import RUN_FILE as RUN_FILE
@@ -26,6 +28,7 @@ from wstrace.trace.shared_parts import SharedParts
 
 SUFFIX = ".wst.jsonl"
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_BUFFER = 1 << 20  # lines are kilobytes: with the usual 8 KB most are joined from pieces
 _decode = msgspec.json.Decoder(AnyRecord).decode
 Progress = Callable[[int], None]
 
@@ -45,10 +48,20 @@ class ProcessTrace:
         """The recorder's last word, of records that are missing; empty where none are."""
         return one_line(self.header.lost.strip())
 
+    @cached_property
+    def events(self) -> list[Record]:
+        """The records that are no requests, in order: few, where a file is large."""
+        return [record for record in self.records if type(record) is not Request]
+
+    @cached_property
+    def last_ns(self) -> int:
+        """The newest time of a record (the header's, without one), in its process's clock."""
+        return max([record.ns for record in self.records], default=self.header.ns)
+
     @property
     def worker(self) -> WorkerInit | None:
         """The worker record, if this process has a worker."""
-        return next((r for r in self.records if isinstance(r, WorkerInit)), None)
+        return next((r for r in self.events if isinstance(r, WorkerInit)), None)
 
 
 @dataclass
@@ -281,7 +294,7 @@ def read_file(path: Path) -> ProcessTrace:
 def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
     """(number, line, ends in a newline), without the header."""
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=_BUFFER) as file:
             for number, line in enumerate(file, 1):
                 if number > 1:
                     yield number, line, line.endswith(b"\n")
