@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # vLLM 0.13.0 to 0.33.0: the entry points that load_general_plugins() loads (vllm/plugins).
 GROUP = "vllm.general_plugins"
+_BLOCK = 4096  # bytes of a file that is written on trial
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ def run_all(folder: Path) -> Iterator[Check]:
     if vllm.state != "bad":
         yield from _hooks()
     yield _folder(folder)
+    yield from _lost_here(folder)
 
 
 def _plugin() -> Check:
@@ -113,7 +115,9 @@ def _misfit(found: Fit) -> Check:
 
 def _folder(folder: Path) -> Check:
     try:
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_BLOCK))  # a full disk makes files, and fills none
+            file.flush()
             return Check("trace folder", "ok", f"{folder.resolve()} can be written")
     except OSError as error:
         return Check(
@@ -122,3 +126,19 @@ def _folder(folder: Path) -> Check:
             f"{folder} cannot be written: {error.strerror}",
             "Give another folder with -o.",
         )
+
+
+def _lost_here(folder: Path) -> Iterator[Check]:
+    """Why recording stood down in runs that left their trace in this folder."""
+    from wstrace.errors import WstraceError
+    from wstrace.trace.reader import lost_tails, runs_in
+
+    try:
+        runs = runs_in(folder)
+    except WstraceError:  # it holds something else, or nothing that can be read
+        return
+    for run in runs:
+        for told in lost_tails(folder, run):
+            yield Check(
+                "earlier run", "warn", f"{run}: {told}", "Make room, then record again."
+            )

@@ -192,11 +192,15 @@ def _shapes(specs: list[Spec]) -> tuple[object, ...]:
 
 
 def _source(made: Provenance | None) -> tuple[object, ...] | None:
-    return made and (
-        made.formula,
-        made.stopped,
-        tuple(made.arms),
-        tuple((leaf.name, leaf.value, leaf.kind, leaf.role) for leaf in made.leaves),
+    return (
+        made
+        if made is None
+        else (
+            made.formula,
+            made.stopped,
+            tuple(made.arms),
+            tuple((leaf.name, leaf.value, leaf.kind, leaf.role) for leaf in made.leaves),
+        )
     )
 
 
