@@ -273,6 +273,7 @@ def test_another_site_in_a_thread_is_a_note(tmp_path: Path) -> None:
         "Solved by max_num_seqs=8",
         "VLLM_USE_V2_MODEL_RUNNER=0 works.",
         "No longer crashes with #44053 applied.",
+        "--enforce-eager did not help, but --max-num-batched-tokens 4096 did the trick.",
     ],
 )
 def test_what_worked_in_other_words(tmp_path: Path, said: str) -> None:
@@ -281,6 +282,7 @@ def test_what_worked_in_other_words(tmp_path: Path, said: str) -> None:
     path.write_text(json.dumps(thread))
     (worked,) = _read(path).worked
     assert worked.settings
+    assert "--enforce-eager" not in worked.settings
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ _SETTING: Final = re.compile(
 _MAY: Final = re.compile(
     r"(?i)\b(?:should|might|may|could|would|maybe|perhaps|hopefully|try|trying|wait)\b|\?"
 )
+# matches: 'A did not help, but B did'
+_BUT: Final = re.compile(r"(?i),?\s+\b(?:but|however|although|while)\b,?\s+")
 # matches: 'Fixed it. Thanks'
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 
@@ -94,6 +96,7 @@ def _said(part: Post) -> Iterator[Worked]:
         line for line in part.text.split("\n") if not line.lstrip().startswith(">")
     )
     for sentence in _SENTENCE.split(text):
+        sentence = _BUT.split(sentence)[-1]
         if not says_it_worked(sentence) or _MAY.search(sentence):
             continue
         own = _settings(sentence)
