@@ -162,6 +162,8 @@ def _filled(
         row = rule.vocabulary.get(name)
         if name in numbers or name in found or row is None or row.default is None:
             return
+        if name in rule.no_default:
+            return
         text = expression.parse(str(row.default))
         for behind in sorted(text.names):
             fill(behind)

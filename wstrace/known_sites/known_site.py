@@ -99,7 +99,8 @@ class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
     layout) are alternatives: the first in the file is what `match` returns. `experts` are the
     classes of vLLM that make a choice of experts. `found_by` says how a call was taken for this
     site where its class has a name that the site does not know. `beside` are sites of other
-    files that the same backend asks at.
+    files that the same backend asks at. `no_default` are numbers whose default in vLLM cannot
+    hold where this site asks.
     """
 
     id: str
@@ -125,6 +126,7 @@ class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
     experts: tuple[str, ...] = ()
     found_by: str = ""
     beside: tuple[str, ...] = ()
+    no_default: tuple[str, ...] = ()
 
     @cached_property
     def variant(self) -> Variant:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.triage.generator import Failure, log_lines, log_of, read
+from tests.unit.triage.generator import Failure, bound_of, log_lines, log_of, read
 from wstrace.findings.finding import Finding
 
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
@@ -118,3 +118,23 @@ def test_a_runner_that_never_locks() -> None:
     text = f"{V2.format(7)}hello\n{_lines(config)}\n{Failure().message}"
     (finding,) = read(text).findings
     assert "the V2 runner of 0.26.0 locks nothing" in " ".join(log_of(finding).evidence)
+
+
+DCP = Failure("flash_attn.py", 925, "_forward_with_dcp", 8.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [("0.21.0", "WS102"), ("0.24.0", "WS102"), ("0.26.0", "WS101")]
+)
+def test_a_size_that_never_changes_was_never_asked_before(version: str, code: str) -> None:
+    """From 0.26.0 every call of FlashAttention's DCP path asks for the same bytes."""
+    engine = f"Initializing a V1 LLM engine (v{version}) with config: model='m', seed=0"
+    (finding,) = read(f"{_lines(engine)}\n{DCP.message}").findings
+    assert finding.code == code
+
+
+def test_the_size_of_dcp_has_no_default_where_dcp_asks() -> None:
+    (finding,) = read(DCP.message).findings
+    assert "decode_context_parallel_size" in bound_of(finding).needs
+    (finding,) = read(f"vllm serve m -dcp 2\n{DCP.message}").findings
+    assert "decode_context_parallel_size" not in bound_of(finding).needs

@@ -206,6 +206,8 @@ def _by_site(
         return Verdict("wrong_slot", "WS104", reasons.SITE_SLOT, "likely")
     if _is_empty(refusal) and site.triage_class != "never_profiled":
         return Verdict("never_profiled", "WS101", reasons.NOTHING_ASKED)
+    if _is_constant(site):
+        return Verdict("never_profiled", "WS101", reasons.CONSTANT, "likely")
     if site.triage_class in ("undersized_in_profile", "over_reserved"):
         kind: LogClass = "undersized_in_profile"
         return Verdict(kind, "WS102", reasons.UNDERSIZED)
@@ -214,6 +216,14 @@ def _by_site(
     if site.triage_class == "pointer_moved_after_capture":
         return Verdict("undersized_in_profile", "WS102", reasons.UNDERSIZED, "likely")
     return None
+
+
+def _is_constant(site: KnownSite) -> bool:
+    """True where every call of this release asks for the same bytes, so that no smaller one in
+    warm-up is possible. Of what vLLM reserves itself a refusal is another slot's."""
+    cover = site.cover(site.version)
+    reserved = cover is not None and cover.covers == "full"
+    return bool(site.version) and not (site.drivers or site.variant.also or reserved)
 
 
 def _by_size(

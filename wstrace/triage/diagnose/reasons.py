@@ -37,6 +37,10 @@ UNDERSIZED: Final = (
     "Warm-up runs this site, but with a smaller shape than serving can bring: the arena was "
     "locked at that."
 )
+CONSTANT: Final = (
+    "In this release every call of the site asks for the same bytes: had warm-up run it in "
+    "this slot, the arena would hold them. The first call came after the lock."
+)
 SITE_SLOT: Final = (
     "This site's reservation is made in slot (0, 0) only; another ubatch or lane has none."
 )

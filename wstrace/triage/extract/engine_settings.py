@@ -113,7 +113,14 @@ _NAMES: Final = {said: row.name for row in rows() for said in (*row.spellings, r
 _INTEGERS: Final = tuple(s for row in rows("size", "count") for s in row.spellings)
 _BOOLEANS: Final = tuple(s for row in rows("switch") for s in row.spellings)
 _WORDS: Final = tuple(s for row in rows("word") for s in row.spellings if s != "cudagraph_mode")
-_SHORT: Final = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
+# vLLM 0.13.0 to 0.33.0: the flags with one dash; dcp and pcp from 0.14.0.
+_SHORT: Final = {
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "dcp": "decode_context_parallel_size",
+    "pcp": "prefill_context_parallel_size",
+}
 _ENVIRONMENT: Final = tuple(row.env for row in rows() if row.env)
 _ANY: Final = "|".join((*_INTEGERS, *_BOOLEANS, *_WORDS))
 # matches: "'max_model_len':32768"
@@ -133,7 +140,9 @@ _FLAG: Final = re.compile(
     r"(?:(?:=|[\s\"',\\]+(?:-\s+)?)[\"']?(?P<value>(?!-)[^\s\"'`,\\]+))?"
 )
 # matches: 'vllm serve m -tp 2'
-_SHORT_FLAG: Final = re.compile(r"(?<![\w-])-(?P<flag>tp|pp)[= ](?P<value>\d+)(?!\w)")
+_SHORT_FLAG: Final = re.compile(
+    r"(?<![\w-])-(?P<flag>tp|pp|dp|dcp|pcp)[= ](?P<value>\d+)(?!\w)"
+)
 # matches: '{"num_speculative_tokens": 3}'
 _SPECULATIVE: Final = re.compile(r"[\"']num_speculative_tokens[\"']\s*:\s*(\d+)")
 # matches: 'max_num_batched_tokens=8192'
@@ -262,7 +271,7 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
             for found in _ASSIGNED.finditer(text):
                 yield from _assigned(found, line.number)
     texts = [line.text for line in lines]
-    marked = [i for i, text in enumerate(texts) if "--" in text or "-tp" in text]
+    marked = [i for i, text in enumerate(texts) if "--" in text or _SHORT_FLAG.search(text)]
     for first, last in _runs(marked):
         text = "\n".join(texts[first : last + 2])
         yield from _flags(text, lines[first].number)

@@ -34,7 +34,8 @@ _CURE: Final = re.compile(
     r"|went away|gone|no (?:longer|more)(?: (?:crash|fail|die|happen|break)\w*)?"
     r"|no crash(?:es)?|no error|never crash(?:es|ed)?|stable"
     r"|survives?|survived|(?:did|does) the trick|mitigat\w+|resolv\w+"
-    r"|(?:does|did|do)(?: not|n't) (?:crash|happen|fail|occur|die|reproduce)|without (?:a )?(?:crash|error|problem|issue)s?)\b"
+    r"|(?:does|did|do)(?: not|n't) (?:crash|happen|fail|occur|die|reproduce)"
+    r"|without (?:a )?(?:crash|error|problem|issue)s?)\b"
 )
 # matches: 'I suspect'
 _DOUBT: Final = re.compile(
