@@ -14,10 +14,11 @@ import typer
 
 import wstrace
 from wstrace.cli import outlet
-from wstrace.cli.usage import UsageError, as_error, refuse_empty
+from wstrace.cli.usage import STARTERS, UsageError, as_error, refuse_empty
 from wstrace.errors import WstraceError, one_line
 
 COMMANDS = (
+    "fix",
     "run",
     "report",
     "diff",
@@ -34,7 +35,9 @@ COMMANDS = (
     "doctor",
     "completion",
 )
-PASS_THROUGH = {"run": {"allow_extra_args": True, "ignore_unknown_options": True}}
+PASS_THROUGH = {
+    name: {"allow_extra_args": True, "ignore_unknown_options": True} for name in STARTERS
+}
 
 COMPLETE = "_WSTRACE_COMPLETE"  # set by the script of `wstrace completion` for a question
 USAGE, INTERRUPTED = 2, 130

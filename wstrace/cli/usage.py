@@ -11,6 +11,8 @@ from wstrace.errors import WstraceError, did_you_mean, ended
 
 # typer exports BadParameter but, since it carries its own click, not the bases: usage errors.
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+STARTERS: Final = ("run", "fix")
+"""Commands behind whose `--` another command stands."""
 _NOISE: Final = ("Value error, ", "Error: ")
 
 
@@ -38,9 +40,10 @@ def _hint(error: Exception, command: str | None) -> str:
 def refuse_empty(words: Sequence[str]) -> None:
     """WstraceError for an empty value: what an unset variable of a shell or a CI job leaves.
 
-    What `run` starts may have empty arguments: without `--` nothing tells whose they are.
+    What `run` and `fix` start may have empty arguments: without `--` nothing tells whose they
+    are.
     """
-    if "run" in words[:2]:
+    if any(name in words[:2] for name in STARTERS):
         words = words[: words.index("--")] if "--" in words else ()
     for before, word in zip(("", *words), words, strict=False):
         name, equals, value = word.partition("=")
@@ -52,8 +55,10 @@ def refuse_empty(words: Sequence[str]) -> None:
         )
 
 
-def refuse_unknown_option(cmd: Sequence[str], known: Sequence[str]) -> None:
-    """WstraceError where the program of `wstrace run` is a misspelt option of `run`."""
+def refuse_unknown_option(
+    cmd: Sequence[str], known: Sequence[str], command: str = "run"
+) -> None:
+    """WstraceError where the program of `wstrace run` or `fix` is a misspelt option of it."""
     if not cmd or not cmd[0].startswith("-"):
         return
     name = cmd[0].partition("=")[0]
@@ -61,5 +66,5 @@ def refuse_unknown_option(cmd: Sequence[str], known: Sequence[str]) -> None:
     raise WstraceError(
         f"No such option: {name}.",
         (f"{guess} " if guess else "")
-        + "`wstrace run --help` lists the options; the command to run goes after `--`.",
+        + f"`wstrace {command} --help` lists the options; the command to run goes after `--`.",
     )

@@ -63,16 +63,18 @@ def _host(url: str) -> str | None:
 class Client:
     """Calls one server. Raises WstraceError for a URL that is not http(s).
 
-    A key comes from the environment variable VLLM_API_KEY, never from the command line.
+    Without a `key` it comes from the environment variable VLLM_API_KEY, never from the command
+    line of a client.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         host = _host(url)
         if host is None:
             raise WstraceError(
                 f"Not a server's URL: {url!r}.", "Write it as http://127.0.0.1:8000."
             )
         self.base = url.rstrip("/").removesuffix("/v1")
+        self._key = key
         proxy = urllib.request.ProxyHandler({} if _is_local(host) else None)
         self._opener = urllib.request.build_opener(proxy, _NoRedirect())
 
@@ -121,7 +123,7 @@ class Client:
 
     def _send(self, path: str, request: Any, seconds: float) -> tuple[Answer, bytes]:
         data = None if request is None else json.dumps(request).encode()
-        sent = urllib.request.Request(self.base + path, data, _headers())
+        sent = urllib.request.Request(self.base + path, data, _headers(self._key))
         start = time.monotonic()
         try:
             with self._opener.open(sent, timeout=seconds) as reply:
@@ -142,9 +144,9 @@ def _is_local(host: str) -> bool:
         return host == "localhost"
 
 
-def _headers() -> dict[str, str]:
+def _headers(given: str | None) -> dict[str, str]:
     headers = {"Content-Type": "application/json"}
-    key = os.environ.get(KEY_VARIABLE)
+    key = given or os.environ.get(KEY_VARIABLE)
     return headers | ({"Authorization": f"Bearer {key}"} if key else {})
 
 

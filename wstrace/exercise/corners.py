@@ -7,12 +7,18 @@ go on from a warm prefix, and chunks of a long prompt between the steps of decod
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 FIRST_TOKEN, TOKENS = 10, 90
 TAIL: Final = 64
 FIXED: Final = 8
+AT_ONCE: Final = 4
+REACHED: Final = frozenset(
+    ("num_computed_tokens", "seq_len", "max_blocks_per_req", "num_reqs", "num_decodes")
+)
+"""The drivers whose limit the corners of `plan` come near, each by itself."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,23 @@ def plan(max_model_len: int, max_requests: int) -> tuple[list[Corner], list[str]
     if batch > 1:
         kept.insert(1, _batch(max_model_len, batch))
     return kept, left_out
+
+
+def by_drivers(drivers: Collection[str], max_model_len: int, widest: int) -> list[Corner]:
+    """Further corners for what the sites seen grow with, where those of `plan` fall short.
+
+    A driver is a scheduler quantity by its name in `wstrace.vllm.roles.ROLES`. `plan` reaches
+    the longest context and the widest batch; what counts the tokens of a step, or of several
+    prefills in it, wants several long prompts at once, which then decode side by side. One of
+    another name may want them too.
+    """
+    if not set(drivers) - REACHED:
+        return []
+    number = max(1, min(widest, AT_ONCE))
+    half = max(1, max_model_len // 2)
+    out = max(1, min(8, max_model_len - half))
+    calls = (Call(prompt_of(half, seed=40 + i), out) for i in range(number))
+    return [Corner("prompts at once", tuple(calls), together=True)]
 
 
 def _short(max_model_len: int, length: int, max_tokens: int, seed: int) -> Call:

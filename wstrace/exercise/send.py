@@ -83,13 +83,18 @@ def exercise(
     corners: list[Corner],
     max_seconds: float,
     clock: Clock = time.monotonic,
+    told: Callable[[Sent], None] = lambda sent: None,
 ) -> Outcome:
-    """Send the corners in order; stop at the first failure and when `max_seconds` are over."""
+    """Send the corners in order; stop at the first failure and when `max_seconds` are over.
+
+    `told` is called with each corner that was sent.
+    """
     end = clock() + max_seconds
     sent: list[Sent] = []
     for corner in corners:
         answers = tuple(_send(client, model, corner, end, clock))
         sent.append(Sent(corner, answers))
+        told(sent[-1])
         if sent[-1].failed:
             break
     rest = [Sent(corner, ()) for corner in corners[len(sent) :]]

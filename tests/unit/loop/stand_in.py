@@ -3,8 +3,9 @@
 `python -m tests.unit.loop.stand_in serve MODEL --port N`. Its requests, arena, lock and
 refusals follow vLLM's rules on small numbers; the recorder's own output writes them. What it
 does otherwise stands in STAND_IN, by comma: `roomy` (warm-up made room for all), `quiet` (no
-layer asks), `unlocked`, `beyond` (a layer's own scratch is refused), `dies` (in its start),
-`hangs` (never ready), `leaves` (ends with 0 at once), `slow` (half a second a request).
+layer asks), `unlocked`, `beyond` (a layer's own scratch is refused), `beyond_reserve` (the same
+once there is a reserve), `dies` (in its start), `hangs` (never ready), `leaves` (ends with 0 at
+once), `slow` (half a second a request).
 """
 
 from __future__ import annotations
@@ -175,7 +176,8 @@ class Engine:
                     self.alive = self.ask(CONTINUATION.id, size, "serving", computed)
             if self.alive and "quiet" not in WORDS:
                 self.alive = self.ask(MOE.id, DECODE_SIZE, "serving")
-            if "beyond" in WORDS:
+            reserved = self.settings.reserve and "beyond_reserve" in WORDS
+            if "beyond" in WORDS or reserved:
                 kind = Failure(kind="layer", site=MOE.id, slot=Slot(), phase="serving")
                 self.write(kind)
                 self.alive = False

@@ -101,7 +101,7 @@ def test_sigint_stops_the_server_of_a_process_that_ignores_it(server: Server) ->
 
 def test_a_missing_program_is_said(tmp_path: Path) -> None:
     with (
-        pytest.raises(WstraceError, match="cannot start"),
+        pytest.raises(WstraceError, match="Cannot start"),
         Server(Path("model"), tmp_path / "log", prefix=tmp_path),
     ):
         pass

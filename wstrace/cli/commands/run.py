@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import time
 from contextlib import suppress
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 import typer
 
-import wstrace
-from wstrace.cli.launch import run_child, still_living
+from wstrace.cli import recorded
+from wstrace.cli.launch import run_child
 from wstrace.cli.usage import refuse_unknown_option
 from wstrace.errors import WstraceError
-from wstrace.files import write_whole
 from wstrace.recorder.record import environment, make_trace_folder, new_run_id
 from wstrace.reserve import config as reserve_config
-from wstrace.trace.reader import RUN_FILE, RunFile, lost_tails, read_run
-from wstrace.trace.redact import redact_argv
+from wstrace.trace.reader import RUN_FILE, RunFile
 
 OUT = Annotated[
     Path | None,
@@ -63,7 +56,6 @@ OPTIONS = (
     "--quiet",
     "--help",
 )
-LINGER_SECONDS = 2.0  # vLLM's engine ends a moment after its server
 COMMAND = Annotated[list[str] | None, typer.Argument(metavar="-- CMD...", show_default=False)]
 
 
@@ -89,7 +81,7 @@ def command(
     refuse_unknown_option(cmd, OPTIONS)
     largest = None if max_reserve is None else _bytes(max_reserve)
     _check_reserve(reserve, reserve_policy, largest)
-    _require(cmd[0])
+    recorded.require(cmd[0])
     if report is not None:
         _check_report(report)
     run = new_run_id()
@@ -103,14 +95,8 @@ def command(
         max_reserve=largest,
         check_views=check_views,
     )
-    try:
-        started = _start(folder, run, cmd, on_growth, reserve)
-    except OSError as error:
-        raise WstraceError(
-            f"Cannot write {RUN_FILE} in {folder}: {error.strerror or error}.",
-            "Nothing was started. Give a folder with free space with -o.",
-        ) from error
-    code = run_child(cmd, {**os.environ, **_plugins(), **values})
+    started = recorded.begin(folder, run, cmd, on_growth, reserve)
+    code = run_child(cmd, {**os.environ, **recorded.plugins(), **values})
     with suppress(KeyboardInterrupt):
         _after_the_command(folder, started, code, quiet, report)
     raise typer.Exit(code)
@@ -122,7 +108,7 @@ def _after_the_command(
     """Nothing that fails from here on may take the place of the command's exit code."""
     living = _left_behind(started.run)
     try:
-        _finish(folder, started, code, living)
+        recorded.finish(folder, started, code, living)
     except OSError as error:
         _say(
             f"wstrace: cannot write {RUN_FILE} in {folder}: {error.strerror or error}.\n"
@@ -132,10 +118,8 @@ def _after_the_command(
 
 
 def _left_behind(run: str) -> list[str]:
-    """The command's processes that still live after it ended; they get LINGER_SECONDS to go."""
-    deadline = time.monotonic() + LINGER_SECONDS
-    while (living := still_living(run)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    """The command's processes that still live after it ended, told if there are any."""
+    living = recorded.left_behind(run)
     if living:
         _say(
             f"wstrace: the command ended, and of its processes these still live: "
@@ -168,13 +152,6 @@ def _inherited_reserve() -> bool:
     return any(os.environ.get(f"{prefix}WSTRACE_RESERVE") for prefix in ("", "VLLM_"))
 
 
-def _require(program: str) -> None:
-    if shutil.which(program) is None:
-        raise WstraceError(
-            f"No such command: {program!r}.", "Check the command after `--`, and PATH."
-        )
-
-
 def _check_report(target: Path) -> None:
     """What would fail after hours of serving fails now."""
     from wstrace.report.choose import format_of
@@ -190,79 +167,6 @@ def _bytes(text: str) -> int:
     from wstrace.units import parse_bytes
 
     return parse_bytes(text)
-
-
-def _plugins() -> dict[str, str]:
-    """VLLM_PLUGINS is an allow list: add to it when set, never set it.
-
-    vLLM keys its compile cache on it, so a changed value compiles the model again.
-    """
-    listed = os.environ.get("VLLM_PLUGINS")
-    if listed is None or "wstrace" in listed.split(","):
-        return {}
-    print(
-        "wstrace: adding wstrace to VLLM_PLUGINS; vLLM's compile cache key changes with it.",
-        file=sys.stderr,
-    )
-    return {"VLLM_PLUGINS": ",".join([*filter(None, listed.split(",")), "wstrace"])}
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0]}
-    for name in ("vllm", "torch"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _start(
-    folder: Path, run: str, cmd: list[str], on_growth: str, reserve: Path | None
-) -> RunFile:
-    started = RunFile(
-        run=run,
-        command=redact_argv(cmd),
-        started=_now(),
-        wstrace=wstrace.__version__,
-        on_growth=on_growth,
-        reserve=reserve.name if reserve else None,
-        versions=_versions(),
-    )
-    _write(folder, started)
-    return started
-
-
-def _finish(folder: Path, started: RunFile, code: int, living: list[str]) -> None:
-    ended = msgspec.structs.replace(
-        started,
-        ended=_now(),
-        exit_code=code,
-        living=living,
-        lost=lost_tails(folder, started.run),
-    )
-    _write(folder, ended)
-
-
-def _write(folder: Path, run: RunFile) -> None:
-    """run.json, whole or not at all, 0600; an earlier run's becomes run.ID.json."""
-    path = folder / RUN_FILE
-    earlier = _earlier(path)
-    if earlier is not None and earlier.run != run.run:
-        path.rename(folder / f"run.{earlier.run}.json")
-    write_whole(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n", path, 0o600)
-
-
-def _earlier(path: Path) -> RunFile | None:
-    """The run.json that stands there; a broken one has nothing to keep."""
-    try:
-        return read_run(path)
-    except WstraceError:
-        return None
 
 
 def _conclude(folder: Path, run: str, quiet: bool, report: Path | None) -> None:

@@ -1,0 +1,315 @@
+"""`wstrace fix` on a stand-in: the loop, its ends, and going on after a cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from wstrace.cli.fixing.target import target_of
+from wstrace.cli.launch import still_living
+from wstrace.errors import WstraceError
+from wstrace.exercise.corners import by_drivers
+from wstrace.findings.analysed_run import load_run
+from wstrace.testbed.engine import free_port
+
+ROOT = Path(__file__).resolve().parents[3]
+STAND_IN = (sys.executable, "-m", "tests.unit.loop.stand_in", "serve", "m")
+ENV = {k: v for k, v in os.environ.items() if not k.startswith(("WSTRACE", "VLLM"))}
+
+
+@dataclass
+class Done:
+    """A fix that ended: exit code, screen, progress, its folder."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path
+
+    def row(self, name: str) -> str:
+        """The screen's lines under a name, joined."""
+        kept, on = [], False
+        for line in self.out.splitlines():
+            on = line.startswith(f"{name} ") or (on and line.startswith(" "))
+            kept += [line[11:]] * on
+        return "\n".join(kept)
+
+
+def start(folder: Path, *options: str, words: str = "", port: int = 0) -> subprocess.Popen[str]:
+    ours = (sys.executable, "-m", "wstrace.cli.app", "fix", "-o", str(folder), *options, "--")
+    return subprocess.Popen(
+        [*ours, *STAND_IN, "--port", str(port or free_port())],
+        env=ENV | {"PYTHONPATH": str(ROOT), "STAND_IN": words},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def fix(folder: Path, *options: str, words: str = "", port: int = 0) -> Done:
+    process = start(folder, *options, words=words, port=port)
+    out, err = process.communicate(timeout=120)
+    for name in ("grown", "verified"):
+        path = folder / name / "run.json"
+        if path.exists():
+            assert still_living(json.loads(path.read_text())["run"]) == []
+    return Done(process.returncode, out, err, folder)
+
+
+def test_a_server_that_dies_of_its_workspace_is_fixed_by_one_command(tmp_path: Path) -> None:
+    done = fix(tmp_path / "f")
+    assert done.code == 0, done.err
+    assert done.row("result").startswith("Fixed: the same requests were answered.")
+    # 2 buffers of 4 heads, 1,792 cached tokens and 64 float16; the bound: 2,048 tokens
+    asked, need = 2 * 4 * 1792 * 64 * 2, 2 * 4 * 2048 * 64 * 2
+    assert f"asked {asked / 2**20:.2f} MiB of 66.25 KiB" in done.row("found")
+    assert f"can need {need / 2**20:.2f} MiB (proved)" in done.row("found")
+    # 16 tokens in a block of 8,192 bytes
+    assert f"{need // 8192 * 16:,} KV-cache tokens" in done.row("cost")
+    reserve = yaml.safe_load((done.folder / "reserve.yaml").read_text())
+    assert [slot["bytes"] for slot in reserve["slots"]] == [need]
+    assert "layers that neither warm-up nor these requests reached" in done.row("open")
+    line = done.row("production")
+    assert line.startswith(f"WSTRACE_RESERVE={done.folder}/reserve.yaml {sys.executable} -m")
+    assert "<html" in (done.folder / "report.html").read_text()
+    assert "batch: 8 x 200" in done.err  # max_num_seqs of the stand-in
+    assert load_run(done.folder / "grown").rests_on.command.endswith("exit code 0")
+
+
+def test_nothing_to_fix_says_so_and_writes_no_reserve(tmp_path: Path) -> None:
+    done = fix(tmp_path / "f", words="roomy")
+    assert done.code == 0, done.err
+    assert done.row("result").startswith("Nothing to fix, no reserve written. Clean: 2 sites")
+    assert not (done.folder / "reserve.yaml").exists()
+    assert done.row("production") == ""
+
+
+def test_a_layer_that_never_asks_is_inconclusive_and_gets_no_reserve(tmp_path: Path) -> None:
+    done = fix(tmp_path / "f", words="quiet")
+    assert done.code == 3
+    assert "no layer asked for workspace" in done.out
+    assert not (done.folder / "reserve.yaml").exists()
+
+
+def test_what_no_reserve_covers_stays_a_finding(tmp_path: Path) -> None:
+    done = fix(tmp_path / "f", words="beyond,roomy")
+    assert done.code == 1
+    assert done.row("result").startswith("No reserve helps against this: ")
+    assert "WS106" in done.row("found")
+    assert not (done.folder / "reserve.yaml").exists()
+
+
+def test_a_reserve_that_does_not_save_the_server_is_not_called_a_fix(tmp_path: Path) -> None:
+    """A reserve is written; with it a layer's own scratch is refused."""
+    done = fix(tmp_path / "f", words="beyond_reserve")
+    assert done.code == 1
+    assert done.row("result").startswith("Not fixed: the server died in corner")
+    assert done.row("production") == ""
+    assert done.row("next") == f"wstrace report {done.folder}/verified"
+
+
+def test_without_a_lock_the_gate_decides_and_the_option_accepts_it(tmp_path: Path) -> None:
+    done = fix(tmp_path / "f", words="unlocked")
+    assert done.code == 3
+    assert "no lock was seen" in done.row("open")
+    accepted = fix(tmp_path / "g", "--allow-unlocked", words="unlocked")
+    assert accepted.code == 0
+    assert accepted.row("result").startswith("Fixed")
+
+
+def test_a_reserve_that_was_not_tried_is_no_fix(tmp_path: Path) -> None:
+    done = fix(tmp_path / "f", "--no-verify")
+    assert done.code == 3
+    assert "not tried" in done.row("result")
+    assert (done.folder / "reserve.yaml").exists()
+    assert not (done.folder / "verified").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("leaves", 2, "the server exited with code 0"),
+        ("dies", 3, "exited with code 1: warm-up ended with ImportError: no kernels"),
+    ],
+)
+def test_a_command_that_never_serves_ends_in_two_lines(
+    words: str, code: int, told: str, tmp_path: Path
+) -> None:
+    done = fix(tmp_path / "f", words=words)
+    assert done.code == code
+    assert done.out == ""
+    said = done.err.splitlines()[-2:]
+    assert said[0].startswith("wstrace: Before it was ready")
+    assert told in said[0]
+    assert f"{done.folder}/grown.log" in said[1]
+
+
+def test_a_server_that_never_gets_ready_is_ended_when_time_is_up(tmp_path: Path) -> None:
+    done = fix(tmp_path / "f", "--max-minutes", "0.05", words="hangs")
+    assert done.code == 3
+    assert "wstrace: Time was up after 0.05 minutes (--max-minutes)." in done.err
+    assert "goes on from what was done" in done.err.splitlines()[-1]
+
+
+def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = fix(tmp_path / "f", port=taken.getsockname()[1])
+    assert done.code == 2
+    assert "listens at" in done.err.splitlines()[-2]
+    assert not list((tmp_path / "f").glob("grown/*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_server_and_the_next_fix_goes_on(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    folder, port = tmp_path / "f", free_port()
+    process = start(folder, words="slow", port=port)
+    assert process.stderr is not None
+    until(process, "starting again with the reserve", "ready;")
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert nobody_listens(port)
+    state = json.loads((folder / "fix.json").read_text())
+    assert ("grown" in state, "verified" in state) == (True, False)
+    done = fix(folder, port=port)
+    assert done.code == 0
+    assert "going on where the last one was cut" in done.err
+    assert "growth allowed: all" in done.err
+    assert "starting with growth allowed" not in done.err
+
+
+def test_a_fix_that_is_killed_leaves_no_server(tmp_path: Path) -> None:
+    folder, port = tmp_path / "f", free_port()
+    process = start(folder, words="slow", port=port)
+    until(process, "ready;")
+    process.kill()
+    process.communicate(timeout=30)
+    end = time.monotonic() + 20
+    while not nobody_listens(port) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert nobody_listens(port)
+    assert fix(folder, port=port).code == 0
+
+
+def until(process: subprocess.Popen[str], *marks: str) -> None:
+    """Read the progress until each mark was told, in order."""
+    assert process.stderr is not None
+    for mark in marks:
+        for line in process.stderr:
+            if mark in line:
+                break
+        else:
+            raise AssertionError(f"it ended before it said {mark!r}")
+
+
+def nobody_listens(port: int) -> bool:
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_finished_fix_begins_anew_and_another_command_wants_another_folder(
+    tmp_path: Path,
+) -> None:
+    folder, port = tmp_path / "f", free_port()
+    first = fix(folder, "--no-verify", port=port)
+    assert "going on" not in fix(folder, "--no-verify", port=port).err
+    assert first.code == 3
+    other = fix(folder, port=free_port())
+    assert other.code == 2
+    assert "holds the fix of another command" in other.err
+
+
+def test_a_broken_state_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "fix.json").write_text('{"version": 1')
+    done = fix(tmp_path / "f")
+    assert done.code == 2
+    assert "cannot be read" in done.err
+    assert len(done.err.splitlines()) == 2
+
+
+def test_an_older_reserve_is_kept(tmp_path: Path) -> None:
+    first = fix(tmp_path / "f", "--no-verify")
+    text = (first.folder / "reserve.yaml").read_text()
+    assert "Impl._continuation_prefill" in text
+    old = tmp_path / "old.yaml"
+    old.write_text(text.replace("Impl._continuation_prefill", "Impl._elsewhere"))
+    again = fix(tmp_path / "g", "--no-verify", "--merge", str(old))
+    assert "Impl._elsewhere" in (again.folder / "reserve.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("cmd", "url"),
+    [
+        (["vllm", "serve", "m"], "http://127.0.0.1:8000"),
+        (["vllm", "serve", "m", "--port", "81"], "http://127.0.0.1:81"),
+        (["vllm", "serve", "m", "--port=82", "--host=0.0.0.0"], "http://127.0.0.1:82"),
+        (["vllm", "serve", "m", "--host", "10.0.0.7"], "http://10.0.0.7:8000"),
+        (["vllm", "serve", "m", "--host", "::1"], "http://[::1]:8000"),
+        (["vllm", "serve", "m", "--ssl-certfile", "c.pem"], "https://127.0.0.1:8000"),
+        (["vllm", "serve", "m", "--port", "1", "--port", "83"], "http://127.0.0.1:83"),
+    ],
+)
+def test_where_a_command_serves(cmd: list[str], url: str) -> None:
+    assert target_of(cmd, None).url == url
+    assert target_of(cmd, "http://h:1").url == "http://h:1"
+
+
+@pytest.mark.parametrize("cmd", [["--port", "x"], ["--port", "0"], ["--uds", "/s"]])
+def test_a_place_that_cannot_be_asked_is_told(cmd: list[str]) -> None:
+    with pytest.raises(WstraceError):
+        target_of(["vllm", "serve", "m", *cmd], None)
+
+
+def test_the_key_of_the_command_is_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "of-the-environment")
+    assert target_of(["vllm", "serve", "m"], None).key == "of-the-environment"
+    assert target_of(["vllm", "serve", "m", "--api_key", "k"], None).key == "k"
+
+
+def test_further_corners_follow_what_the_sites_grow_with() -> None:
+    assert by_drivers({"num_computed_tokens", "num_reqs"}, 2048, 8) == []
+    (corner,) = by_drivers({"num_prefill_tokens"}, 2048, 8)
+    assert [len(call.prompt) for call in corner.calls] == [1024] * 4
+    assert len({call.prompt[0] for call in corner.calls}) == 4
+    assert len(by_drivers({"something new"}, 2, 1)[0].calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "No command to fix"),
+        (["--", "no-such-program-anywhere"], "No such command"),
+        (["--on-growth", "grow", "--", "true"], "No such option: --on-growth"),
+        (["-o", "", "--", "true"], "Empty value for -o"),
+        (["--url", "ftp://x", "--", "true"], "Not a server's URL"),
+        (["--merge", "no/such.yaml", "--", "true"], "no/such.yaml"),
+    ],
+)
+def test_bad_usage_is_two_lines(words: list[str], told: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "wstrace.cli.app", "fix", *words],
+        env=ENV | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 2
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,1 @@
+"""`wstrace fix`: the whole loop of one server, from growth allowed to a verified reserve."""

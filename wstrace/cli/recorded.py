@@ -1,0 +1,132 @@
+"""What stands beside a recorded command: run.json at its start and end, and what it left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import wstrace
+from wstrace.cli.launch import still_living
+from wstrace.errors import WstraceError
+from wstrace.trace.reader import RUN_FILE, RunFile, lost_tails, read_run
+from wstrace.trace.redact import redact_argv
+
+LINGER_SECONDS: Final = 2.0  # vLLM's engine ends a moment after its server
+
+
+def plugins() -> dict[str, str]:
+    """VLLM_PLUGINS is an allow list: add to it when set, never set it.
+
+    vLLM keys its compile cache on it, so a changed value compiles the model again.
+    """
+    listed = os.environ.get("VLLM_PLUGINS")
+    if listed is None or "wstrace" in listed.split(","):
+        return {}
+    print(
+        "wstrace: adding wstrace to VLLM_PLUGINS; vLLM's compile cache key changes with it.",
+        file=sys.stderr,
+    )
+    return {"VLLM_PLUGINS": ",".join([*filter(None, listed.split(",")), "wstrace"])}
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, vLLM and PyTorch here, as far as they are installed."""
+    found = {"python": sys.version.split()[0]}
+    for name in ("vllm", "torch"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def require(program: str) -> None:
+    """WstraceError where there is no such program to start."""
+    if shutil.which(program) is None:
+        raise WstraceError(
+            f"No such command: {program!r}.", "Check the command after `--`, and PATH."
+        )
+
+
+def begin(
+    folder: Path, run: str, cmd: list[str], on_growth: str, reserve: Path | None
+) -> RunFile:
+    """Write the run.json of a command that is about to start.
+
+    Raises WstraceError where it cannot be written: then nothing should be started.
+    """
+    started = RunFile(
+        run=run,
+        command=redact_argv(cmd),
+        started=_now(),
+        wstrace=wstrace.__version__,
+        on_growth=on_growth,
+        reserve=reserve.name if reserve else None,
+        versions=versions(),
+    )
+    try:
+        _write(folder, started)
+    except OSError as error:
+        raise WstraceError(
+            f"Cannot write {RUN_FILE} in {folder}: {error.strerror or error}.",
+            "Nothing was started. Give a folder with free space with -o.",
+        ) from error
+    return started
+
+
+def finish(folder: Path, started: RunFile, code: int, living: list[str]) -> None:
+    """Write how it ended. Raises OSError where that cannot be written."""
+    ended = msgspec.structs.replace(
+        started,
+        ended=_now(),
+        exit_code=code,
+        living=living,
+        lost=lost_tails(folder, started.run),
+    )
+    _write(folder, ended)
+
+
+def left_behind(run: str) -> list[str]:
+    """The command's processes that still live after it ended; they get LINGER_SECONDS to go."""
+    deadline = time.monotonic() + LINGER_SECONDS
+    while (living := still_living(run)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return living
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _write(folder: Path, run: RunFile) -> None:
+    """run.json, whole or not at all, 0600; an earlier run's becomes run.ID.json."""
+    path = folder / RUN_FILE
+    earlier = _earlier(path)
+    if earlier is not None and earlier.run != run.run:
+        path.rename(folder / f"run.{earlier.run}.json")
+    partial = folder / f".{RUN_FILE}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    handle = os.open(partial, flags, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _earlier(path: Path) -> RunFile | None:
+    """The run.json that stands there; a broken one has nothing to keep."""
+    try:
+        return read_run(path)
+    except WstraceError:
+        return None

@@ -1,0 +1,202 @@
+"""A server as a child in a process group of its own: started, waited for, ended with all it
+started. Standard library only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, Self
+
+from wstrace.errors import WstraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+LOG_TAIL_LINES: Final = 12
+STOP_SECONDS: Final = 20.0
+WAIT_SECONDS: Final = 10.0
+READY_SECONDS: Final = 180.0
+LONGEST_SECONDS: Final = 1800.0
+# prctl(2): the signal that a process gets when the thread that started it ends.
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class ServerProcess:
+    """A command that serves; use it as a context manager. Output goes to the file `log`.
+
+    Entering waits until it is `healthy` (`on_wait(seconds)` is called every ten) and raises
+    `WstraceError` with the end of the log if it exits, if for `ready_seconds` neither its log
+    grows nor its processes compute, or after `longest_seconds`: a start on a busy machine takes
+    minutes, one that hangs stands still. Leaving stops it; no process of the group survives.
+    One that `dies_with_parent` gets SIGTERM where the thread that started it ends (Linux).
+    """
+
+    log: Path
+    env: Mapping[str, str]
+    ready_seconds: float = READY_SECONDS
+    longest_seconds: float = LONGEST_SECONDS
+    on_wait: Callable[[float], None] | None = None
+    dies_with_parent: bool = False
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def command(self) -> Sequence[str]:
+        """The whole command line."""
+        raise NotImplementedError
+
+    def healthy(self) -> bool:
+        """Whether it answers."""
+        raise NotImplementedError
+
+    @property
+    def exit_code(self) -> int | None:
+        """The command's exit code; None while it runs."""
+        return self.process.poll() if self.process else None
+
+    def __enter__(self) -> Self:
+        self.start()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the command. Raises `WstraceError` where it cannot be run."""
+        with self.log.open("ab") as log:
+            self.process = self._spawn(log)
+
+    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                self.command,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_with_parent if self.dies_with_parent else _heed_sigint,
+            )
+        except OSError as error:
+            raise WstraceError(
+                f"Cannot start {self.command[0]!r}: {error.strerror}.",
+                "Check the command, and that it is on PATH.",
+            ) from error
+
+    def wait_ready(self) -> None:
+        """Return once it is healthy; `WstraceError` if it exits or stands still."""
+        started = said = moved = time.monotonic()
+        seen = self._progress()
+        while not self.healthy():
+            now = time.monotonic()
+            if self.exit_code is not None:
+                raise self.failed(f"the server exited with code {self.exit_code}")
+            if now - moved > self.ready_seconds:
+                raise self.failed(f"the server stood still for {self.ready_seconds:.0f} s")
+            if now - started > self.longest_seconds:
+                raise self.failed(f"the server was not ready in {self.longest_seconds:.0f} s")
+            if self.on_wait is not None and now - said > WAIT_SECONDS:
+                said = now
+                self.on_wait(said - started)
+            if (progress := self._progress()) != seen:
+                seen, moved = progress, now
+            time.sleep(0.2)
+
+    def _progress(self) -> tuple[int, int]:
+        """What changes while the server starts: its log's bytes, its processes' CPU ticks."""
+        return self.log.stat().st_size, sum(map(_ticks, self.processes()))
+
+    def failed(self, what: str) -> WstraceError:
+        """An error that says `what`, with the end of the log."""
+        lines = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        return WstraceError(what, "\n".join(["The end of its log:", *lines]))
+
+    def processes(self) -> dict[int, str]:
+        """Process id to title (`VLLM::Worker...`) of all that live in the server's group."""
+        assert self.process
+        return {
+            pid: title
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and (title := _title(pid := int(entry.name)))
+            if _group(pid) == self.process.pid
+        }
+
+    def stop(self, seconds: float = STOP_SECONDS) -> int | None:
+        """SIGINT, then SIGKILL to the group after `seconds`; returns the exit code."""
+        if self.process is None:
+            return None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            self._kill_group()
+        return self.process.wait()
+
+    def _kill_group(self) -> None:
+        assert self.process
+        while self.processes() or self.process.poll() is None:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                break
+            time.sleep(0.05)
+
+
+def _title(pid: int) -> str:
+    """The command line of a live process, empty for one that is gone or a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    return text.replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def _heed_sigint() -> None:
+    """In the child: a shell's background job ignores SIGINT, and what it starts would too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _with_parent() -> None:
+    """In the child: a parent that is killed must not leave a server behind."""
+    _heed_sigint()
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+_libc: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _ticks(pid: int) -> int:
+    """Clock ticks that a process has computed; 0 for one that is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    # "7 (python3 -c) S 1 7 ...": utime and stime are the 12th and 13th after the name.
+    fields = text.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
