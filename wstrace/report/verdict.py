@@ -14,6 +14,9 @@ from wstrace.report.safe import clean
 from wstrace.units import exact, human, plural
 
 AGAIN = "wstrace run --on-growth grow -- YOUR COMMAND"
+FIX = "wstrace fix -- YOUR COMMAND"
+# vLLM 0.13.0 to 0.33.0: `vllm serve`, `python -m vllm.entrypoints.openai.api_server`
+SERVERS = frozenset(("serve", "vllm.entrypoints.openai.api_server"))
 MAX_LINES = 12
 WIDTH = 100
 
@@ -105,27 +108,32 @@ def next_commands(run: AnalysedRun, trace: str) -> list[str]:
 
     A reserve only where it helps: where no reserve covers a finding its page says what does,
     and where the run says nothing of the workspace it has to be made again. With grow, so that
-    a server that dies of one site does not hide the others. What stands in brackets behind
-    three blanks is no part of the command.
+    a server that dies of one site does not hide the others; of a server `fix` does that and
+    all that follows. What stands in brackets behind three blanks is no part of the command.
     """
+    again = FIX if _serves(run) else AGAIN
     reserve = f"wstrace reserve {trace} -o reserve.yaml"
     code = failed(run.trace)
     told = to_mend(run)
     if any(start_died(w.process) for w in run.workers) and not told:
-        return [f"{AGAIN}   (once what stopped the start is mended)"]
+        return [f"{again}   (once what stopped the start is mended)"]
     if not run.workers:
-        again = f"{AGAIN}   (once what ended it with exit code {code} is mended)"
-        return ["wstrace doctor"] if code is None else [again]
+        told_first = f"{again}   (once what ended it with exit code {code} is mended)"
+        return ["wstrace doctor"] if code is None else [told_first]
     if told and _hides_sites(run):
-        return [
-            f"{AGAIN}   (with wstrace exercise: the rest)",
-            f"{reserve}   (of what was seen)",
-        ]
+        rest = "finds the rest, tries the reserve" if again == FIX else "finds the rest"
+        return [f"{again}   ({rest})", f"{reserve}   (of what was seen)"]
     beyond = [f for f in told if f.severity == "error" and not reservable(f)]
     lines = [f"wstrace explain {f.code}   (a reserve does not help)" for f in beyond[:1]]
     if any(reservable(f) for f in told):
         lines += [reserve, "wstrace run --reserve reserve.yaml -- YOUR COMMAND"]
-    return lines or _inconclusive_next(run, trace)
+    return lines or _inconclusive_next(run, trace, again)
+
+
+def _serves(run: AnalysedRun) -> bool:
+    """Whether the command is a server's, as run.json has it."""
+    command = run.trace.meta.command if run.trace.meta else []
+    return any(word in SERVERS for word in command)
 
 
 def _hides_sites(run: AnalysedRun) -> bool:
@@ -146,14 +154,15 @@ def reservable(finding: Finding) -> bool:
     return "wstrace reserve" in finding.advice
 
 
-def _inconclusive_next(run: AnalysedRun, trace: str) -> list[str]:
+def _inconclusive_next(run: AnalysedRun, trace: str, again: str) -> list[str]:
     """What helps where nothing was found."""
     if any(f.code == "WS402" for f in run.findings):
         return ["wstrace doctor"]
     if UNASKED in run.inconclusive:
-        return [f"{AGAIN}   (and meanwhile wstrace exercise --url URL)"]
+        asked = "it asks" if again == FIX else "and meanwhile wstrace exercise --url URL"
+        return [f"{again}   ({asked})"]
     if run.rests_on.doubts:
-        return [f"{AGAIN}   (this trace does not show how the run went on)"]
+        return [f"{again}   (this trace does not show how the run went on)"]
     if run.inconclusive and all(w.served and not w.locks and w.sites for w in run.workers):
         return [f"wstrace gate {trace} --allow-unlocked   (the reserve covers what can grow)"]
     return [f"wstrace report {trace}"]

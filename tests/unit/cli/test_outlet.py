@@ -13,7 +13,7 @@ from wstrace.cli import checkup, outlet
 from wstrace.cli.app import main
 from wstrace.cli.checkup import Check
 from wstrace.cli.commands import doctor
-from wstrace.report.verdict import AGAIN, _fitted
+from wstrace.report.verdict import AGAIN, FIX, _fitted
 
 
 def test_a_written_file_is_named_on_stderr_and_stdout_is_not(
@@ -73,7 +73,8 @@ def test_doctor_tells_a_check_before_it_makes_the_next(
     monkeypatch.setattr(checkup, "run_all", checks)
     doctor.command()
     assert seen == ["ok    first: is here\n"]
-    assert capfd.readouterr() == (f"ok    second: too\nnext: {AGAIN}\n", "")
+    last = f"next: {FIX}   (a server; a script: {AGAIN})"
+    assert capfd.readouterr() == (f"ok    second: too\n{last}\n", "")
 
 
 def test_a_long_line_of_the_verdict_is_cut_between_words() -> None:

@@ -14,6 +14,7 @@ import typer
 
 from tests.unit.triage.generator import Failure, log_lines
 from wstrace.cli.app import COMMANDS, app, main, register_commands
+from wstrace.cli.usage import STARTERS
 
 Told = tuple[int, str, str]
 Tell = Callable[..., Told]
@@ -89,7 +90,7 @@ def test_an_option_without_its_value(name: str, option: str, tell: Tell) -> None
 
 @pytest.mark.parametrize(("name", "option"), _values())
 def test_an_empty_value(name: str, option: str, tell: Tell) -> None:
-    rest = ["--", "true"] if name == "run" else []
+    rest = ["--", "true"] if name in STARTERS else []
     _two_lines(tell(name, option, "", *rest), option)
     _two_lines(tell(name, f"{option}=", *rest), option)
 
@@ -101,7 +102,9 @@ def test_a_missing_argument(name: str, argument: Any, tell: Tell) -> None:
     _two_lines(tell(name), "Missing argument")
 
 
-@pytest.mark.parametrize("name", sorted({n for n, _ in _parameters("argument")} - {"run"}))
+@pytest.mark.parametrize(
+    "name", sorted({n for n, _ in _parameters("argument")} - set(STARTERS))
+)
 def test_an_empty_argument(name: str, tell: Tell) -> None:
     _two_lines(tell(name, ""), "Empty value for an argument")
     _two_lines(tell(name, "--", ""), "Empty value for")
@@ -124,7 +127,7 @@ def test_an_argument_too_many(name: str, tell: Tell) -> None:
     ],
 )
 def test_a_choice_that_is_none(name: str, option: str, tell: Tell) -> None:
-    rest = ["--", "true"] if name == "run" else []
+    rest = ["--", "true"] if name in STARTERS else []
     _two_lines(tell(name, option, "zip", *rest), "'zip' is not one of")
 
 

@@ -35,7 +35,7 @@ from wstrace.report.html import render
 from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
-from wstrace.report.verdict import AGAIN, next_commands, sentence, verdict_lines
+from wstrace.report.verdict import AGAIN, FIX, next_commands, sentence, verdict_lines
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import (
     Counts,
@@ -371,7 +371,7 @@ def test_next_after_a_death_finds_the_rest_and_without_a_worker_is_doctor() -> N
     crash = load_run(SAMPLES / "demo-crash")
     text = "\n".join(verdict_lines(crash, SAMPLES / "demo-crash"))
     assert "The run died at step 9; sites behind it were not seen." in text
-    assert "next:  wstrace run --on-growth grow" in text
+    assert f"next:  {FIX}   (finds the rest" in text
     never = analyse(Trace(Path("t"), "r", [], None))
     assert "next:  wstrace doctor" in verdict_lines(never, Path("t"))
     grow = load_run(SAMPLES / "demo-grow")
@@ -427,14 +427,14 @@ def test_every_row_of_the_documented_table_is_made_here(tmp_path: Path) -> None:
 
 
 NEXT = {
-    "killed": AGAIN + "   (this trace does not show",
+    "killed": FIX + "   (this trace does not show",
     "disk full": AGAIN + "   (this trace does not show",
-    "lived on": AGAIN + "   (this trace does not show",
+    "lived on": FIX + "   (this trace does not show",
     "quiet": "wstrace report TRACE",
-    "no worker": AGAIN + "   (once what ended it with exit code 1",
+    "no worker": FIX + "   (once what ended it with exit code 1",
     "never attached": "wstrace doctor",
     "start raised": AGAIN + "   (once what stopped the start",
-    "refused": "wstrace run --on-growth grow",
+    "refused": f"{FIX}   (finds the rest, tries the reserve)",
     "survived": "wstrace reserve TRACE",
 }
 

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
 from tests import commands
 from tests.unit.findings.test_rests_on import STATES, State, written
+from tests.unit.loop.test_fix import Done, fix
 from wstrace.cli import checkup
 from wstrace.exercise.client import Client
 from wstrace.exercise.corners import plan
@@ -64,6 +67,12 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         server.wait()
 
 
+@cache
+def fixed_once(words: str) -> Done:
+    """`wstrace fix` on the stand-in: the same from every state that leads to it."""
+    return fix(Path(mkdtemp(prefix="wstrace-next-")), words=words)
+
+
 def on_disk(run: AnalysedRun, folder: Path) -> Path:
     if run.trace.path.is_dir() and any(run.trace.path.iterdir()):
         return run.trace.path
@@ -81,9 +90,16 @@ def follow(run: AnalysedRun, trace: Path, serve: Serve, words: str, cwd: Path) -
     while left:
         line, left = left[0], left[1:]
         command = typed(line)
-        log += [line] * (command[1] != "doctor")  # it changes nothing, and says what to type
+        log.append(line)
         assert len(log) <= MOST, log
         assert command[0] == "wstrace"
+        if command[1] == "fix":
+            assert command[2:] == ["--", "YOUR", "COMMAND"]
+            done = fixed_once(words)
+            fixed = done.row("result").startswith("Fixed")
+            assert (done.code == 0) == fixed
+            assert done.code == 0 or words, done.err
+            return [*log, "survived" if fixed or "were answered" in done.out else done.out]
         if command[1] == "run":
             options = command[2 : command.index("--")]
             assert command[command.index("--") :] == ["--", "YOUR", "COMMAND"]
@@ -130,9 +146,15 @@ def test_what_no_reserve_covers_leads_to_the_page_that_says_what_does(
 
 
 def test_the_first_death_hides_a_site_and_next_finds_it(tmp_path: Path, serve: Serve) -> None:
-    """The stand-in dies of what it asks first; the reserve from there on holds both sites."""
+    """`fix` for a server; for a script the three commands that it types."""
     outcome, trace = serve()
     assert outcome.died
-    log = follow(load_run(trace), trace, serve, "", tmp_path)
+    run = load_run(trace)
+    log = follow(run, trace, serve, "", tmp_path)
+    assert [typed(line)[1] for line in log[:-1]] == ["fix"]
+    assert log[-1] == "survived"
+    assert run.trace.meta is not None
+    run.trace.meta.command[:] = ["python", "ask.py"]
+    log = follow(run, trace, serve, "", tmp_path)
     assert [typed(line)[1] for line in log[:-1]] == ["run", "reserve", "run"]
     assert log[-1] == "survived"

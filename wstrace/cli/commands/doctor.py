@@ -27,7 +27,7 @@ def command(output: OUT = Path(), form: FORMAT = "text") -> None:
     stand down too, since the gate is then inconclusive.
     """
     from wstrace.cli import checkup
-    from wstrace.report.verdict import AGAIN
+    from wstrace.report.verdict import AGAIN, FIX
 
     checks = []
     for check in told(checkup.run_all(output)):
@@ -38,7 +38,7 @@ def command(output: OUT = Path(), form: FORMAT = "text") -> None:
     if form == "json":
         print(as_json(checks))
     elif not wrong:
-        print(f"next: {AGAIN}")
+        print(f"next: {FIX}   (a server; a script: {AGAIN})")
     if wrong:
         sys.exit(1)
 

@@ -76,8 +76,8 @@ def command(
             "No command to fix.", "Write it after `--`: wstrace fix -- vllm serve MODEL"
         )
     refuse_unknown_option(cmd, OPTIONS, "fix")
-    from wstrace.cli.fixing.loop import Fix
-    from wstrace.cli.fixing.screen import screen
+    from wstrace.cli.fixing.ending import screen
+    from wstrace.cli.fixing.loop import Loop
     from wstrace.cli.fixing.target import target_of
     from wstrace.cli.recorded import require
     from wstrace.planning.earlier import Earlier
@@ -88,7 +88,7 @@ def command(
     earlier = [Earlier(path.name, load(path)) for path in merge or ()]
     target = target_of(cmd, url)
     target.client()
-    fix = Fix(
+    fix = Loop(
         cmd,
         make_trace_folder(output),
         target,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from wstrace.cli import recorded
+from wstrace.cli.fixing.progress import FixState, Served, read_state, write_state
 from wstrace.cli.fixing.serving import OutOfTimeError, Serving
-from wstrace.cli.fixing.state import FixState, Served, read_state, write_state
 from wstrace.cli.fixing.target import Target
 from wstrace.errors import WstraceError
 from wstrace.files import write_output
@@ -62,7 +62,7 @@ class Result:
 
 
 @dataclass
-class Fix:
+class Loop:
     """One fix in `folder`. `tell` takes each line of progress, with the seconds before it."""
 
     cmd: list[str]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wstrace.cli import recorded
-from wstrace.cli.fixing.state import Served
+from wstrace.cli.fixing.progress import Served
 from wstrace.cli.fixing.target import Target
 from wstrace.errors import WstraceError
 from wstrace.exercise.client import Client
@@ -37,7 +37,7 @@ class OutOfTimeError(Exception):
 
 
 @dataclass
-class Engine(ServerProcess):
+class CommandServer(ServerProcess):
     """The user's command in a process group of its own, which ends with this process."""
 
     argv: Sequence[str]
@@ -70,7 +70,7 @@ class Serving:
     seconds: float
     tell: Callable[[str], None]
     left: Callable[[], float]
-    engine: Engine | None = None
+    engine: CommandServer | None = None
 
     def interrupt(self) -> None:
         """End the server now, so that nobody waits for its answers."""
@@ -86,7 +86,7 @@ class Serving:
         """
         trace, run = make_trace_folder(self.folder / name), new_run_id()
         values = environment(trace, run, on_growth=growth, reserve=reserve)
-        engine = Engine(
+        engine = CommandServer(
             self.cmd,
             self.folder / f"{name}.log",
             self.target.client(),
@@ -113,7 +113,7 @@ class Serving:
             return Served(run, outcome.sentence, outcome.exit_code == 0)
         return self._never_up(name, run, came_up)
 
-    def _came_up(self, engine: Engine) -> str:
+    def _came_up(self, engine: CommandServer) -> str:
         """Empty once it is ready, else why it never was."""
         try:
             engine.wait_ready()
@@ -137,7 +137,7 @@ class Serving:
             error.exit_code = 3
         raise error
 
-    def _ask(self, engine: Engine, trace: Path, run: str) -> Outcome:
+    def _ask(self, engine: CommandServer, trace: Path, run: str) -> Outcome:
         """The corners, and then those of what drives the sites that were seen."""
         client, began = engine.client, time.monotonic()
 
@@ -177,7 +177,7 @@ def _drivers(run: AnalysedRun) -> set[str]:
     return {name for site in run.sites for name in site.bound.drivers}
 
 
-def _end(engine: Engine) -> int:
+def _end(engine: CommandServer) -> int:
     """SIGINT, and SIGKILL for what is left; the exit code as a shell has it."""
     code = engine.stop(ENGINE_STOP_SECONDS)
     if code is None:
