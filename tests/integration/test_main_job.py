@@ -34,6 +34,7 @@ pytestmark = pytest.mark.engine
 
 PATTERNS = "decode_scratch,continuation"
 HEADS, HEAD_SIZE, BLOCK = 4, 64, 128
+BLOCK_BYTES = 4 * 2 * BLOCK * HEADS * HEAD_SIZE * 2  # 4 layers of keys and values, bfloat16
 SITE = "_continuation_prefill"
 SECRETS = {
     "argv": "ArgvS3cretKey",
@@ -219,6 +220,47 @@ def test_only_the_worker_leaves_a_file_and_it_is_private(crash: Crash) -> None:
     assert len(names) == 2
     assert names[1] == "run.json" or names[0] == "run.json"
     assert all(p.stat().st_mode & 0o777 == 0o600 for p in crash.trace.iterdir())
+
+
+def test_next_leads_from_the_crash_to_a_server_that_survives(
+    crash: Crash, engine: Path, model: Path, tmp_path: Path
+) -> None:
+    """The one command that the verdict names: `wstrace fix` with the command that died.
+
+    It finds the site that the crash hid, and its reserve answers every request of `exercise`.
+    """
+    (line,) = [text for text in crash.log.splitlines() if text.startswith("next:  ")]
+    assert line.startswith("next:  wstrace fix -- YOUR COMMAND   (")
+    env = engine_env(PATTERNS, prefix=engine)
+    server = Server(model, tmp_path / "unused.log", env=env, prefix=engine)
+    ours = [sys.executable, "-m", "wstrace.cli.app", "fix", "-o", str(tmp_path), "--"]
+    done = subprocess.run(
+        [*ours, *server.command],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "result     Fixed: the same requests were answered." in done.stdout
+    assert "asked 528.25 KiB" in done.stdout  # 8 requests decode; the crash came before them
+    assert f"{worst_case(2048) // BLOCK_BYTES * BLOCK:,} KV-cache tokens" in done.stdout
+    grown, verified = load_run(tmp_path / "grown"), load_run(tmp_path / "verified")
+    assert [f.code for f in grown.escapes] == ["WS101", "WS102"]
+    (worker,) = verified.workers
+    assert worker.counts is not None
+    assert worker.counts.max_reqs == 8
+    assert worker.counts.max_continued >= 2047 - 256
+    assert verified.verdict() == "clean"
+    (command,) = [text for text in done.stdout.splitlines() if text.startswith("production ")]
+    assert f"WSTRACE_RESERVE={tmp_path}/reserve.yaml " in command
+    assert exercised_everything(done.stderr) == 2
+
+
+def exercised_everything(progress: str) -> int:
+    """How many of the two servers answered every request."""
+    return progress.count("requests were answered")
 
 
 def test_gate_fails_on_the_crash(crash: Crash) -> None:

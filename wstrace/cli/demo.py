@@ -1,4 +1,4 @@
-"""The demo: a real `vllm serve` dies of a locked workspace, is diagnosed, and survives.
+"""The demo: a real `vllm serve` dies of a locked workspace, is diagnosed, and `fix` cures it.
 
 Everything is real but two things: the model has dummy weights, and the CPU engine's testbed
 plugin makes the requests that GPU layers would make (see docs/testbed.md).
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,17 +20,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from wstrace.cli.fixing.loop import GROWN, RESERVE, VERIFIED
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.report.verdict import verdict_lines
 from wstrace.testbed.engine import Server, engine_env
 from wstrace.testbed.model import build_model
 
-LONGEST = 2048
-TOKENS_OUT = 4
 SHORT, LONG = 100, 1500
 PATTERNS = "decode_scratch,continuation"
-EVERY_PATTERN = f"{PATTERNS},per_token,constant"
+WSTRACE = (sys.executable, "-m", "wstrace.cli.app")
 EXCERPT = {
     "slots": ("ubatch", "lane", "bytes"),
     "sites": ("site", "grade", "bytes", "formula"),
@@ -86,50 +86,47 @@ def run_demo(folder: Path, console: Console) -> list[str]:
     demo = Demo(folder, console)
     demo.say("Building a tiny model (dummy weights, nothing is downloaded)")
     model = build_model(folder / "model")
-    with ExitStack() as servers:
-        growing = _serve(demo, model, "grow", EVERY_PATTERN, "--on-growth", "grow", nice=True)
-        servers.callback(growing.stop)
-        growing.start()
+    with ExitStack() as ends:
+        fixing = _start_fix(demo, model)
+        ends.callback(_end_fix, fixing)
         _crash(demo, model)
         _diagnose(demo, load_run(folder / "crash"))
-        reserve = str(folder / "reserve.yaml")
-        reserved = _serve(demo, model, "reserved", PATTERNS, "--reserve", reserve)
-        servers.callback(reserved.stop)
-        reserved.start()
-        _grow(demo, growing)
-        _survive(demo, reserved)
+        _follow_fix(demo, fixing)
     return demo.failed
 
 
-def _serve(
-    demo: Demo, model: Path, name: str, patterns: str, *options: str, nice: bool = False
-) -> Server:
-    """A server under `wstrace run`; a `nice` one only takes what the others leave."""
-    trace = demo.folder / name
-    yielding = ["nice", "-n", "19"] if nice else []
-    program = [
-        *yielding,
-        sys.executable,
-        "-m",
-        "wstrace.cli.app",
-        "run",
-        "-q",
-        "-o",
-        str(trace),
-    ]
-    shown = " ".join(["wstrace run", *options, "--", "vllm serve MODEL"])
-    demo.say(f"$ {shown}")
-    return Server(
-        model,
-        demo.folder / f"{name}.log",
-        before=[*program, *options, "--"],
-        env=engine_env(patterns),
-        on_wait=lambda seconds: demo.wait(seconds, name),
+def _start_fix(demo: Demo, model: Path) -> subprocess.Popen[str]:
+    """Beside the first server, because a start keeps only one core busy, and only with what
+    that one leaves. What it says waits in its pipe."""
+    demo.say("$ wstrace fix -- vllm serve MODEL   (beside the first server; shown below)")
+    server = Server(model, demo.folder / "fix.log")
+    words = (*WSTRACE, "fix", "-o", str(demo.folder / "fix"), "--", *server.command)
+    return subprocess.Popen(
+        ["nice", "-n", "19", *words],
+        env=engine_env(PATTERNS),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
+def _end_fix(fixing: subprocess.Popen[str]) -> None:
+    """Ctrl-C for it: it ends its server, then itself."""
+    if fixing.poll() is None:
+        fixing.send_signal(signal.SIGINT)
+    fixing.communicate()
+
+
 def _crash(demo: Demo, model: Path) -> None:
-    server = _serve(demo, model, "crash", PATTERNS)
+    demo.say("$ wstrace run -- vllm serve MODEL")
+    server = Server(
+        model,
+        demo.folder / "crash.log",
+        before=[*WSTRACE, "run", "-q", "-o", str(demo.folder / "crash"), "--"],
+        env=engine_env(PATTERNS),
+        on_wait=lambda seconds: demo.wait(seconds, "crash"),
+    )
     with server:
         demo.say("server ready; TurboQuant's continuation prefill is active")
         demo.expect(f"prompt of {SHORT} tokens", server.complete(SHORT).status, 200)
@@ -143,45 +140,33 @@ def _crash(demo: Demo, model: Path) -> None:
 def _diagnose(demo: Demo, run: AnalysedRun) -> None:
     demo.say("What wstrace saw:")
     demo.show("\n".join(verdict_lines(run, run.trace.path)))
-    reserve = demo.folder / "reserve.yaml"
-    _wstrace(demo, "reserve", str(run.trace.path), "-o", str(reserve), "--force")
+
+
+def _follow_fix(demo: Demo, fixing: subprocess.Popen[str]) -> None:
+    """What fix said and says, and what it left."""
+    demo.say("$ wstrace fix -- vllm serve MODEL   (the same server, which started meanwhile)")
+    assert fixing.stdout is not None
+    for line in fixing.stdout:
+        demo.show(line)
+    demo.expect("fix's exit code", fixing.wait(), 0)
+    folder = demo.folder / "fix"
+    if not (folder / RESERVE).exists():
+        demo.failed.append(f"fix wrote no {RESERVE}")
+        return
     demo.say("What the reserve says, of the site that decides it:")
-    demo.show(excerpt(reserve.read_text()))
-    demo.say(f"The whole file, with its reasons: {escape(str(reserve))}")
-
-
-def _survive(demo: Demo, server: Server) -> None:
-    server.wait_ready()
-    demo.say("the server with the reserve is ready")
-    for tokens in (LONG, LONGEST - TOKENS_OUT):
-        answer = server.complete(tokens, TOKENS_OUT)
-        demo.expect(f"the same server, prompt of {tokens} tokens", answer.status, 200)
-    server.stop()
-    code = _wstrace(demo, "gate", str(demo.folder / "reserved"), lines=1)
-    demo.expect("the gate's exit code", code, 0)
-
-
-def _grow(demo: Demo, server: Server) -> None:
-    """Started beside the first server, because a start keeps only one core busy."""
-    server.wait_ready()
-    demo.say("the server with --on-growth grow, started beside the first, is ready")
-    for tokens in (SHORT, LONG):
-        answer = server.complete(tokens)
-        demo.expect(f"growth allowed, prompt of {tokens} tokens", answer.status, 200)
-    server.stop()
-    run = load_run(demo.folder / "grow")
-    demo.say(f"one run found {len(run.escapes)} escapes:")
-    for finding in run.escapes:
-        demo.show(f"{finding.code} {finding.caller}: {finding.detail}")
-    code = _wstrace(demo, "gate", str(demo.folder / "grow"), lines=1)
-    demo.expect("the gate's exit code", code, 1)
+    demo.show(excerpt((folder / RESERVE).read_text()))
+    demo.say(f"The whole file, with its reasons: {escape(str(folder / RESERVE))}")
+    found = len(load_run(folder / GROWN).escapes)
+    demo.expect("escapes found with growth allowed, one of them behind the crash", found, 2)
+    code = _wstrace(demo, "gate", str(folder / VERIFIED), lines=1)
+    demo.expect("the gate's exit code with the reserve", code, 0)
 
 
 def _wstrace(demo: Demo, *arguments: str, lines: int = 12) -> int:
     """Run a wstrace command as a user would, and show the first lines of its output."""
     demo.say(f"$ wstrace {escape(shlex.join(arguments))}")
     done = subprocess.run(
-        [sys.executable, "-m", "wstrace.cli.app", *arguments],
+        [*WSTRACE, *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -11,9 +11,9 @@ from itertools import product
 from wstrace.findings.finding import Finding
 from wstrace.findings.kv_sizing import nothing_asked, why_unlocked
 from wstrace.findings.rests_on import before_a_worker, start_died
-from wstrace.runs.worker import Worker
+from wstrace.runs.worker import Worker, real_steps
 from wstrace.trace.reader import Trace
-from wstrace.trace.records import Hook, Ranks
+from wstrace.trace.records import Growth, Hook, Lock, PhaseChange, Ranks, Record, Request
 from wstrace.units import plural
 from wstrace.versions import release_of
 from wstrace.vllm.methods import STREAMS
@@ -153,8 +153,10 @@ def reasons(
     elif unlocked:
         why = why_unlocked(unlocked[0])
         found.append(f"no lock was seen: {why} (--allow-unlocked accepts that)")
-    if ranks and all(v.served and v.counts and not v.counts.steps_real for v in ranks):
+    if all(map(_idle, ranks)):
         found.append(UNASKED)
+    found += _let_go(ranks, allow_unlocked)
+    found += _out_of_memory(ranks)
     found += [
         f"a reserve was refused: {event.why}"
         for worker in ranks
@@ -164,6 +166,45 @@ def reasons(
     found += doubts
     found += [f"{p.unknown} records of an unknown kind" for p in trace.processes if p.unknown]
     return list(dict.fromkeys(found))
+
+
+def _idle(worker: Worker) -> bool:
+    """True where it was ready, by a lock or by its phase, and no real step is seen after."""
+    if not (worker.served or worker.locks):
+        return False
+    steps = worker.counts.steps_real if worker.counts else 0
+    asked = any(count.phase == "serving" for count in worker.newest.values())
+    return not (steps or asked or worker.failures or real_steps(worker))
+
+
+def _let_go(ranks: list[Worker], allow_unlocked: bool) -> list[str]:
+    """An unlock that no lock followed, and serving went on: growth was silent from there."""
+    if allow_unlocked or not any(map(served_unlocked, ranks)):
+        return []
+    return [
+        "the arena was unlocked and not locked again before it served on "
+        "(--allow-unlocked accepts that)"
+    ]
+
+
+def served_unlocked(worker: Worker) -> bool:
+    """Whether it served after an unlock that no lock followed."""
+    unlocked = False
+    for record in worker.process.records:
+        if isinstance(record, Lock):
+            unlocked = record.event == "unlock"
+        elif unlocked and _in_serving(record):
+            return True
+    return False
+
+
+def _in_serving(record: Record) -> bool:
+    return isinstance(record, PhaseChange | Request | Growth) and record.phase == "serving"
+
+
+def _out_of_memory(ranks: list[Worker]) -> list[str]:
+    lost = [f for worker in ranks for f in worker.failures if f.kind == "memory"]
+    return [f"vLLM ran out of memory for a request for workspace in {f.phase}" for f in lost]
 
 
 def _lost_anywhere(trace: Trace) -> list[str]:

@@ -161,6 +161,36 @@ def _refusals(worker: Worker) -> Iterator[Finding]:
                 "A reserve does not cover it: lower --max-num-batched-tokens to what warm-up "
                 "ran, or warm the layer with the largest batch.",
             )
+        elif failure.kind == "arena" and not _told(worker, failure):
+            yield _unrecorded(worker, failure)
+
+
+def _told(worker: Worker, failure: Failure) -> bool:
+    """Whether the refused request itself is recorded, and so tells the same."""
+    key = worker.site_keys.get(failure.site or 0)
+    uses = (use for (site, slot), use in worker.sites.items() if slot == failure.slot)
+    known = [use for use in uses if key is None or use.key == key]
+    return any(use.outcome == "escaped" for use in known)
+
+
+def _unrecorded(worker: Worker, failure: Failure) -> Finding:
+    """A refusal whose request was lost, such as by an error of the recorder's."""
+    asked = human(failure.required) if failure.required else "a request"
+    return Finding(
+        code="WS102",
+        severity="error",
+        detail=f"was refused {asked} in a slot locked at {human(failure.arena)}; the request "
+        "itself is in no record",
+        advice="Record it again, with --on-growth grow: without the request it has no bound.",
+        **worker.where(failure.site),
+        slot=failure.slot,
+        ranks=(worker.ranks,),
+        layers=(failure.layer,) if failure.layer else (),
+        serving_bytes=failure.required,
+        arena_bytes=failure.arena,
+        phase=failure.phase,
+        step=failure.step,
+    )
 
 
 def _refusal(worker: Worker, failure: Failure, code: str, advice: str) -> Finding:

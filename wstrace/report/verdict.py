@@ -7,7 +7,7 @@ from pathlib import Path
 from wstrace.bounds.bound import Bound
 from wstrace.errors import ended
 from wstrace.findings.analysed_run import AnalysedRun
-from wstrace.findings.coverage import UNASKED
+from wstrace.findings.coverage import UNASKED, served_unlocked
 from wstrace.findings.finding import Finding
 from wstrace.findings.rests_on import died_at, failed, start_died
 from wstrace.report.safe import clean
@@ -125,7 +125,7 @@ def next_commands(run: AnalysedRun, trace: str) -> list[str]:
         return [f"{again}   ({rest})", f"{reserve}   (of what was seen)"]
     beyond = [f for f in told if f.severity == "error" and not reservable(f)]
     lines = [f"wstrace explain {f.code}   (a reserve does not help)" for f in beyond[:1]]
-    if any(reservable(f) for f in told):
+    if any(reservable(f) for f in told) or any(map(served_unlocked, run.workers)):
         lines += [reserve, "wstrace run --reserve reserve.yaml -- YOUR COMMAND"]
     return lines or _inconclusive_next(run, trace, again)
 
@@ -158,10 +158,14 @@ def _inconclusive_next(run: AnalysedRun, trace: str, again: str) -> list[str]:
     """What helps where nothing was found."""
     if any(f.code == "WS402" for f in run.findings):
         return ["wstrace doctor"]
+    if any(event.event == "refused" for w in run.workers for event in w.reserves):
+        return [f"{again}   (without the reserve, which is for another engine)"]
+    if any(f.code == "WS401" for f in run.findings):
+        return [f"{again}   (this start was not seen to its end)"]
     if UNASKED in run.inconclusive:
         asked = "it asks" if again == FIX else "and meanwhile wstrace exercise --url URL"
         return [f"{again}   ({asked})"]
-    if run.rests_on.doubts:
+    if run.rests_on.doubts or died_at(run.workers) is not None:
         return [f"{again}   (this trace does not show how the run went on)"]
     if run.inconclusive and all(w.served and not w.locks and w.sites for w in run.workers):
         return [f"wstrace gate {trace} --allow-unlocked   (the reserve covers what can grow)"]

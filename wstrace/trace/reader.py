@@ -178,7 +178,7 @@ def _headers(path: Path, files: list[Path]) -> tuple[list[tuple[Path, Header]], 
     """Headers of the files; in a folder, a file without a whole one becomes a doubt."""
     if path.is_file():
         return [(path, read_header(path))], []
-    whole = [file for file in files if file.stat().st_size and _first_line_ends(file)]
+    whole = [file for file in files if _first_line_ends(file)]
     torn = [
         f"{file.name} has no whole record (its process was killed, or the disk was full): "
         "what it did is in no record"
@@ -296,7 +296,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
     try:
         with path.open("rb", buffering=_BUFFER) as file:
             for number, line in enumerate(file, 1):
-                if number > 1:
+                if number > 1 and not line.isspace():  # an editor may have left blank lines
                     yield number, line, line.endswith(b"\n")
     except OSError as error:
         raise _unreadable(path, error) from error

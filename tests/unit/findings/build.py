@@ -9,6 +9,7 @@ from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.trace.reader import ProcessTrace, Trace
 from wstrace.trace.records import (
     FORMAT,
+    Counts,
     Growth,
     Header,
     Leaf,
@@ -142,12 +143,13 @@ def grown(size: int, phase: Phase, *, before: int = 0, site: Site = MOE, **more:
 
 
 def locked(size: int, *slots: Slot) -> list[Record]:
-    """lock() in capture_model, then the rest of warm-up, then serving."""
+    """lock() in capture_model, then the rest of warm-up, then serving, with one real step."""
     where = list(slots) or [Slot()]
     return [
         Lock(event="lock", slots=where, sizes=[size] * len(where), phase="capture"),
         PhaseChange(phase="post-lock-warmup"),
         PhaseChange(phase="serving"),
+        Counts(step=1, steps_real=1),
     ]
 
 

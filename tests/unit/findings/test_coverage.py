@@ -42,7 +42,13 @@ def test_a_trace_that_ends_before_the_lock_is_ws401() -> None:
 
 
 def test_serving_with_no_lock_is_ws202_and_inconclusive_unless_allowed() -> None:
-    unlocked = process(PhaseChange(phase="serving"), limits={"enforce_eager": True})
+    unlocked = process(
+        grown(SIZE, "profile", window="counted"),
+        ask(MOE, SIZE, "profile", 0),
+        PhaseChange(phase="serving"),
+        Counts(step=1, steps_real=1),
+        limits={"enforce_eager": True},
+    )
     run = session(unlocked)
     assert [f.code for f in run.findings] == ["WS202"]
     assert "eager mode" in run.findings[0].detail

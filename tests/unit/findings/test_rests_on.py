@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -46,6 +47,7 @@ from wstrace.trace.records import (
     PhaseChange,
     Ranks,
     Record,
+    ReserveEvent,
     Slot,
 )
 from wstrace.trace.run_file import RunFile
@@ -121,6 +123,27 @@ def never_locked() -> AnalysedRun:
     later = ask(MOE, 1 << 20, "serving", 1 << 20, locked=False)
     serving = PhaseChange(phase="serving"), later, Counts(step=40, steps_real=39)
     return session(process(*asked, *serving))
+
+
+def failure(kind: Literal["arena", "memory"]) -> Failure:
+    slot, sizes = Slot(), (1 << 21, 1 << 20)
+    required, arena = sizes
+    return Failure(
+        kind=kind, site=MOE.id, slot=slot, required=required, arena=arena, phase="serving"
+    )
+
+
+def unlocked_for_good() -> AnalysedRun:
+    """Elastic EP let go and did not lock again, and the server went on."""
+    let_go = Lock(event="unlock", slots=[Slot()], sizes=[1 << 20], phase="unlocked")
+    on = PhaseChange(phase="unlocked"), PhaseChange(phase="serving"), Counts(step=50)
+    return session(process(*CLEAN, let_go, *on))
+
+
+def ready_and_not_asked() -> AnalysedRun:
+    """Locked, and killed before the counters of a first second were written."""
+    begun = grown(1 << 20, "profile"), ask(MOE, 1 << 20, "profile", 0)
+    return session(process(*begun, *locked(1 << 20)[:-1]))
 
 
 def without_an_end(*last: Record) -> AnalysedRun:
@@ -232,6 +255,28 @@ STATES = {
     "two runs": State(the_newest_of_two_left_nothing, "the recorder never attached"),
     "dp": State(
         lambda _: two_engines_of_a_dense_model(), "dp1 wrote no end, where 1 other worker did"
+    ),
+    "unlocked for good": State(
+        lambda _: unlocked_for_good(), "the arena was unlocked and not locked again"
+    ),
+    "ready and not asked": State(
+        lambda _: ready_and_not_asked(), "no request was served after warm-up"
+    ),
+    "out of memory": State(
+        lambda _: session(process(*CLEAN, failure("memory"))),
+        "vLLM ran out of memory for a request for workspace in serving",
+    ),
+    "request of a refusal lost": State(
+        lambda _: session(process(*CLEAN, failure("arena"))),
+        "sites behind it were not seen",
+        1,
+    ),
+    "reserve refused": State(
+        lambda _: session(process(*CLEAN, ReserveEvent(event="refused", why="other heads"))),
+        "a reserve was refused: other heads",
+    ),
+    "start cut": State(
+        lambda _: session(process(PhaseChange(phase="load"))), "ends in phase load"
     ),
     "no end": State(lambda _: without_an_end(), "run.json has no end: the command still ran"),
     "fork": State(lambda _: with_exit(a_fork_was_refused(), 0), FORKED, 1),
@@ -346,6 +391,20 @@ def test_a_run_json_without_an_end_hides_nothing_behind_a_shutdown(
     last: tuple[Record, ...], verdict: str
 ) -> None:
     assert without_an_end(*last).verdict() == verdict
+
+
+def test_a_refusal_whose_request_was_lost_is_a_finding() -> None:
+    run = session(process(*CLEAN, failure("arena")))
+    assert sentence(run) == (
+        "'other.py:10:_allocate_buffers' was refused 2.00 MiB in a slot locked at 1.00 MiB; "
+        "the request itself is in no record (WS102)."
+    )
+    nameless = Failure(kind="arena", slot=Slot(), phase="serving")
+    assert session(process(*CLEAN, nameless)).verdict() == "findings"
+    told = ask(MOE, 1 << 21, "serving", 1 << 20)
+    once = session(process(*CLEAN, told, failure("arena")))
+    assert [f.code for f in once.findings if f.severity == "error"] == ["WS102"]
+    assert "no record" not in sentence(once)
 
 
 def test_one_rank_alone_is_named_by_its_group() -> None:

@@ -95,11 +95,12 @@ def follow(run: AnalysedRun, trace: Path, serve: Serve, words: str, cwd: Path) -
         assert command[0] == "wstrace"
         if command[1] == "fix":
             assert command[2:] == ["--", "YOUR", "COMMAND"]
-            done = fixed_once(words)
-            fixed = done.row("result").startswith("Fixed")
-            assert (done.code == 0) == fixed
-            assert done.code == 0 or words, done.err
-            return [*log, "survived" if fixed or "were answered" in done.out else done.out]
+            fix_of = fixed_once(words)
+            fixed = fix_of.row("result").startswith("Fixed")
+            assert (fix_of.code == 0) == fixed
+            assert fixed or words, fix_of.err
+            answered = fixed or "were answered" in fix_of.out
+            return [*log, "survived" if answered else fix_of.out]
         if command[1] == "run":
             options = command[2 : command.index("--")]
             assert command[command.index("--") :] == ["--", "YOUR", "COMMAND"]

@@ -26,9 +26,9 @@ from wstrace.report.choose import format_of, reporter
 from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
-from wstrace.report.verdict import verdict_lines
+from wstrace.report.verdict import FIX, verdict_lines
 from wstrace.trace.reader import RunFile, Trace
-from wstrace.trace.records import Failure, PhaseChange, Slot
+from wstrace.trace.records import Counts, Failure, PhaseChange, Slot
 
 CHANGES = "A\u202eevil</script>`|*_[x](y)"
 
@@ -82,6 +82,7 @@ def unlocked() -> AnalysedRun:
             grown(DECODE_SIZE, "profile"),
             ask(MOE, DECODE_SIZE, "profile", 0),
             PhaseChange(phase="serving"),
+            Counts(step=1, steps_real=1),
             limits={"enforce_eager": True},
         )
     )
@@ -123,7 +124,7 @@ def test_the_verdict_has_at_most_twelve_lines_and_the_next_command() -> None:
     lines = verdict_lines(run, run.trace.path)
     assert len(lines) <= 12
     assert lines[1].startswith("wstrace: 'some_attn.py:747:_continuation_prefill' asked")
-    assert any(line.startswith("next:  wstrace run --on-growth grow") for line in lines)
+    assert any(line.startswith(f"next:  {FIX}") for line in lines)
     assert any("wstrace reserve trace -o reserve.yaml" in line for line in lines)
 
 

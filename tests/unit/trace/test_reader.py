@@ -192,3 +192,16 @@ def test_equal_parts_of_requests_are_kept_once(tmp_path: Path) -> None:
 def made_leaf(request: Request) -> Leaf:
     assert request.provenance is not None
     return request.provenance.leaves[0]
+
+
+def test_blank_lines_are_passed_over(tmp_path: Path) -> None:
+    path = trace_file(tmp_path, "a", Note(text="one"), Note(text="two"))
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\n \n\n"))
+    assert [r.text for r in read_file(path).records if isinstance(r, Note)] == ["one", "two"]
+
+
+def test_a_link_to_nothing_is_an_error_of_two_lines(tmp_path: Path) -> None:
+    trace_file(tmp_path, "a", Note(text="one"))
+    (tmp_path / "b.wst.jsonl").symlink_to(tmp_path / "gone")
+    with pytest.raises(WstraceError, match=r"Cannot read .*b\.wst\.jsonl"):
+        load(tmp_path)
