@@ -30,11 +30,12 @@ _PR_SET_PDEATHSIG: Final = 1
 class ServerProcess:
     """A command that serves; use it as a context manager. Output goes to the file `log`.
 
-    Entering waits until it is `healthy` (`on_wait(seconds)` is called every ten) and raises
-    `WstraceError` with the end of the log if it exits, if for `ready_seconds` neither its log
-    grows nor its processes compute, or after `longest_seconds`: a start on a busy machine takes
-    minutes, one that hangs stands still. Leaving stops it; no process of the group survives.
-    One that `dies_with_parent` gets SIGTERM where the thread that started it ends (Linux).
+    Entering waits until it is `healthy` (`on_wait(seconds)` is called after 10, 20, 40 and so
+    on) and raises `WstraceError` with the end of the log if it exits, if for `ready_seconds`
+    neither its log grows nor its processes compute, or after `longest_seconds`: a start on a
+    busy machine takes minutes, one that hangs stands still. Leaving stops it; no process of
+    the group survives. One that `dies_with_parent` gets SIGTERM where the thread that started
+    it ends (Linux).
     """
 
     log: Path
@@ -100,7 +101,8 @@ class ServerProcess:
 
     def wait_ready(self) -> None:
         """Return once it is healthy; `WstraceError` if it exits or stands still."""
-        started = said = moved = time.monotonic()
+        started = moved = time.monotonic()
+        tell_at = WAIT_SECONDS
         seen = self._progress()
         while not self.healthy():
             now = time.monotonic()
@@ -110,9 +112,9 @@ class ServerProcess:
                 raise self.failed(f"the server stood still for {self.ready_seconds:.0f} s")
             if now - started > self.longest_seconds:
                 raise self.failed(f"the server was not ready in {self.longest_seconds:.0f} s")
-            if self.on_wait is not None and now - said > WAIT_SECONDS:
-                said = now
-                self.on_wait(said - started)
+            if self.on_wait is not None and now - started > tell_at:
+                tell_at *= 2
+                self.on_wait(now - started)
             if (progress := self._progress()) != seen:
                 seen, moved = progress, now
             time.sleep(0.2)

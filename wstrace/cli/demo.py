@@ -53,12 +53,6 @@ class Demo:
         seconds = time.monotonic() - self.started
         self.console.print(f"[bold]\\[{seconds:5.1f} s][/bold] {text}", highlight=False)
 
-    def wait(self, seconds: float, name: str) -> None:
-        """Called every ten seconds of a start; told after 10, 20, 40, 80 and so on."""
-        tens = round(seconds / 10)
-        if tens & (tens - 1) == 0:
-            self.say(f"... the engine is starting ({name}.log)")
-
     def show(self, text: str) -> None:
         """Output of a command, indented."""
         for line in text.rstrip().splitlines():
@@ -125,7 +119,7 @@ def _crash(demo: Demo, model: Path) -> None:
         demo.folder / "crash.log",
         before=[*WSTRACE, "run", "-q", "-o", str(demo.folder / "crash"), "--"],
         env=engine_env(PATTERNS),
-        on_wait=lambda seconds: demo.wait(seconds, "crash"),
+        on_wait=lambda seconds: demo.say("... the engine is starting (crash.log)"),
     )
     with server:
         demo.say("server ready; TurboQuant's continuation prefill is active")

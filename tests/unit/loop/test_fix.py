@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -231,6 +232,18 @@ def test_a_finished_fix_begins_anew_and_another_command_wants_another_folder(
     other = fix(folder, port=free_port())
     assert other.code == 2
     assert "holds the fix of another command" in other.err
+
+
+def test_a_trace_that_is_gone_is_made_again(tmp_path: Path) -> None:
+    folder, port = tmp_path / "f", free_port()
+    process = start(folder, words="slow", port=port)
+    until(process, "starting again with the reserve")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    shutil.rmtree(folder / "grown")
+    done = fix(folder, "--no-verify", port=port)
+    assert "starting with growth allowed" in done.err
+    assert (folder / "reserve.yaml").exists()
 
 
 def test_a_broken_state_file_is_told(tmp_path: Path) -> None:

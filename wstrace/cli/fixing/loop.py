@@ -90,7 +90,7 @@ class Loop:
         """
         command = redact_argv(self.cmd)
         made_with = recorded.versions()
-        state = read_state(self.folder, command, made_with)
+        state = self._with_traces(read_state(self.folder, command, made_with))
         if state.grown is not None:
             self._say(f"going on where the last one was cut: {state.grown.told}")
         try:
@@ -102,6 +102,13 @@ class Loop:
             )
             error.exit_code = INCONCLUSIVE
             raise error from None
+
+    def _with_traces(self, state: FixState) -> FixState:
+        """Without what was done once but left no trace any more."""
+        for name, served in ((GROWN, state.grown), (VERIFIED, state.verified)):
+            if served is not None and not (self.folder / name).is_dir():
+                return msgspec.structs.replace(state, grown=None, verified=None)
+        return state
 
     def _run(self, state: FixState) -> Result:
         if state.grown is None:

@@ -129,9 +129,10 @@ class Serving:
         analysed = load_run(self.folder / name, run)
         if analysed.verdict() == "findings":
             return Served(run, why)
-        reason = next((f.detail for f in analysed.findings if f.code == "WS401"), "")
-        told = f"Before it was ready {why}{': ' + reason if reason else ''}."
-        error = WstraceError(told, f"Is it a server? What it said is in {log}.")
+        told = f"Before it was ready {why}{_because(analysed)}."
+        error = WstraceError(
+            told, f"Is it a server at {self.target.url} (--url)? What it said is in {log}."
+        )
         if analysed.workers:
             error = WstraceError(told, f"Mend what stopped it; what it said is in {log}.")
             error.exit_code = 3
@@ -164,6 +165,13 @@ def _unguarded() -> dict[str, str]:
     """The environment without a production guard: it records nothing, and hides escapes."""
     guard = ("WSTRACE_GUARD", "VLLM_WSTRACE_GUARD")
     return {name: text for name, text in os.environ.items() if not name.startswith(guard)}
+
+
+def _because(run: AnalysedRun) -> str:
+    """`: warm-up ended with ...` or the refused reserve, where the trace tells why."""
+    refused = [why for why in run.inconclusive if why.startswith("a reserve was refused")]
+    started = [f.detail for f in run.findings if f.code == "WS401"]
+    return "".join(f": {why}" for why in (refused or started)[:1])
 
 
 def _most_requests(run: AnalysedRun) -> int:
