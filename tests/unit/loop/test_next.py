@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 import pytest
 
 from tests import commands
-from tests.unit.findings.test_rests_on import STATES, State, written
+from tests.unit.findings.states import STATES, State, written
 from tests.unit.loop.test_fix import Done, fix
 from wstrace.cli import checkup
 from wstrace.exercise.client import Client

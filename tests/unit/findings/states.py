@@ -1,0 +1,272 @@
+"""Runs that are not clean: each end as a run of its own, with its words and exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tests.unit.findings.build import (
+    MOE,
+    ask,
+    grown,
+    locked,
+    process,
+    session,
+)
+from wstrace.findings.analysed_run import AnalysedRun, analyse, load_run
+from wstrace.trace.reader import Trace
+from wstrace.trace.records import (
+    Counts,
+    End,
+    Failure,
+    Lock,
+    Note,
+    PhaseChange,
+    Ranks,
+    Record,
+    ReserveEvent,
+    Slot,
+)
+from wstrace.trace.run_file import RunFile
+
+SAMPLES = Path(__file__).resolve().parents[3] / "sample_traces"
+CLEAN: tuple[Record, ...] = (
+    grown(1 << 20, "profile"),
+    ask(MOE, 1 << 20, "profile", 0),
+    *locked(1 << 20),
+    PhaseChange(phase="serving"),
+    ask(MOE, 1 << 20, "serving", 1 << 20),
+    Counts(step=40, steps_real=39),
+)
+
+
+def with_exit(run: AnalysedRun, code: int | None) -> AnalysedRun:
+    """`run` under a command that ended with `code`."""
+    meta = RunFile("run1", ["vllm", "serve"], "", "0.1.0", ended="later", exit_code=code)
+    return analyse(Trace(run.trace.path, "run1", run.trace.processes, meta))
+
+
+def noted(text: str) -> AnalysedRun:
+    return session(process(*CLEAN, Note(text=text)))
+
+
+def cut_before_the_refusal(folder: Path) -> AnalysedRun:
+    """demo-crash, torn within the line of the request that precedes its first failure."""
+    shutil.copytree(SAMPLES / "demo-crash", folder, dirs_exist_ok=True)
+    (trace,) = folder.glob("*.wst.jsonl")
+    lines = trace.read_bytes().splitlines(keepends=True)
+    kinds = [json.loads(line)["t"] for line in lines]
+    failure = kinds.index("failure")
+    last = max(i for i in range(failure) if kinds[i] == "request")
+    trace.write_bytes(b"".join(lines[:last]) + lines[last][:200])
+    return load_run(folder)
+
+
+def unlocked_and_quiet() -> AnalysedRun:
+    return session(process(PhaseChange(phase="serving"), Counts(step=140, steps_real=132)))
+
+
+def a_worker_vanished() -> AnalysedRun:
+    one = process(*CLEAN, End(), ranks=Ranks(tp=0, rank=0))
+    other = process(*CLEAN, ranks=Ranks(tp=1, rank=1))
+    return session(one, other)
+
+
+def lost(word: str, folder: Path) -> AnalysedRun:
+    """A recorder that stood down, with `word` in the room of its header."""
+    worker = process(*CLEAN)
+    worker.header.lost = word.ljust(240)
+    written(session(worker), folder)
+    return load_run(folder)
+
+
+def lived_on() -> AnalysedRun:
+    worker = process(*CLEAN)
+    worker.header.pid = 41
+    meta = RunFile("run1", ["serve"], "", "0.1.0", ended="later", exit_code=0)
+    meta.living = ["pid 41 (VLLM::Worker)", "pid 42 (sleep 9)"]
+    return analyse(Trace(Path("t"), "run1", [worker], meta))
+
+
+def start_raised(*before: Record) -> AnalysedRun:
+    told = PhaseChange(
+        phase="init", why="compile_or_warm_up_model raised", error="ImportError: no kernels"
+    )
+    return session(process(PhaseChange(phase="warmup"), *before, told))
+
+
+def never_locked() -> AnalysedRun:
+    asked = grown(1 << 20, "profile"), ask(MOE, 1 << 20, "profile", 0)
+    later = ask(MOE, 1 << 20, "serving", 1 << 20, locked=False)
+    serving = PhaseChange(phase="serving"), later, Counts(step=40, steps_real=39)
+    return session(process(*asked, *serving))
+
+
+def failure(kind: Literal["arena", "memory"]) -> Failure:
+    slot, sizes = Slot(), (1 << 21, 1 << 20)
+    required, arena = sizes
+    return Failure(
+        kind=kind, site=MOE.id, slot=slot, required=required, arena=arena, phase="serving"
+    )
+
+
+def unlocked_for_good() -> AnalysedRun:
+    """Elastic EP let go and did not lock again, and the server went on."""
+    let_go = Lock(event="unlock", slots=[Slot()], sizes=[1 << 20], phase="unlocked")
+    on = PhaseChange(phase="unlocked"), PhaseChange(phase="serving"), Counts(step=50)
+    return session(process(*CLEAN, let_go, *on))
+
+
+def ready_and_not_asked() -> AnalysedRun:
+    """Locked, and killed before the counters of a first second were written."""
+    begun = grown(1 << 20, "profile"), ask(MOE, 1 << 20, "profile", 0)
+    return session(process(*begun, *locked(1 << 20)[:-1]))
+
+
+def without_an_end(*last: Record) -> AnalysedRun:
+    meta = RunFile("run1", ["vllm", "serve"], "", "0.1.0")
+    return analyse(Trace(Path("t"), "run1", [process(*CLEAN, *last)], meta))
+
+
+def never_attached() -> AnalysedRun:
+    return with_exit(analyse(Trace(Path("t"), "r", [], None)), 0)
+
+
+def an_empty_file(folder: Path) -> AnalysedRun:
+    """The disk was full when the worker opened its file."""
+    written(session(process(*CLEAN)), folder)
+    (folder / "run1.h.9.wst.jsonl").touch()
+    return load_run(folder)
+
+
+def the_newest_of_two_left_nothing(folder: Path) -> AnalysedRun:
+    written(session(process(*CLEAN)), folder)
+    newest = RunFile("run2", ["serve"], "2026-05-16T10:15:00+00:00", "0.1.0", ended="x")
+    newest.exit_code = 0
+    (folder / "run.json").write_bytes(msgspec.json.encode(newest))
+    return load_run(folder)
+
+
+def a_fork_was_refused() -> AnalysedRun:
+    parent, child = process(*CLEAN, End()), process(*CLEAN)
+    child.header.parent = "x.wst.jsonl"
+    child.records.append(ask(MOE, 1 << 21, "serving", 1 << 20))
+    child.records.append(Failure(kind="arena", site=MOE.id, slot=Slot(), phase="serving"))
+    return session(parent, child)
+
+
+def two_engines_of_a_dense_model() -> AnalysedRun:
+    """Each stands alone, with a DP world of 1; one of them was lost."""
+    one = process(*CLEAN, End(), ranks=Ranks(dp=0, rank=0))
+    return session(one, process(*CLEAN, ranks=Ranks(dp=1, rank=0)))
+
+
+def written(run: AnalysedRun, folder: Path) -> None:
+    """The run as the recorder leaves it on the disk."""
+    folder.mkdir(exist_ok=True)
+    for number, one in enumerate(run.trace.processes):
+        records = [one.header, *one.records]
+        lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+        (folder / f"run1.h.{number}.wst.jsonl").write_bytes(lines)
+    if run.trace.meta is not None:
+        meta = msgspec.structs.replace(run.trace.meta, run=run.trace.run)
+        (folder / "run.json").write_bytes(msgspec.json.encode(meta))
+
+
+@dataclass(frozen=True)
+class State:
+    """A run that is not clean, words that every output has, and the gate's exit code."""
+
+    make: Callable[[Path], AnalysedRun]
+    words: str
+    code: int = 3
+
+
+FORKED = "_allocate_buffers"
+STATES = {
+    "killed": State(
+        lambda _: with_exit(session(process(*CLEAN)), 137), "ended with exit code 137"
+    ),
+    "failed": State(lambda _: with_exit(session(process(*CLEAN)), 1), "ended with exit code 1"),
+    "torn": State(cut_before_the_refusal, "is cut: what came after it is lost"),
+    "request lost": State(
+        lambda _: noted("recorder: request: RuntimeError: x"), "a request or a lock may be lost"
+    ),
+    "failure lost": State(
+        lambda _: noted("recorder: failure: KeyError: 1"), "a request or a lock may be lost"
+    ),
+    "vanished": State(lambda _: a_worker_vanished(), "wrote no end, where 1 other worker did"),
+    "quiet": State(lambda _: unlocked_and_quiet(), "no layer asked for workspace in 132 steps"),
+    "no worker": State(
+        lambda _: with_exit(analyse(Trace(Path("t"), "r", [], None)), 1),
+        "the command ended with exit code 1 before a worker started",
+    ),
+    "disk full": State(
+        lambda folder: lost("[Errno 28] No space left on device (7 ns)", folder),
+        "records were lost: [Errno 28] No space left on device",
+    ),
+    "size limit, then a refusal": State(
+        lambda folder: lost(
+            "[Errno 27] too large (7 ns); vLLM refused a request after that", folder
+        ),
+        "vLLM refused a request after that",
+    ),
+    "file deleted": State(
+        lambda folder: lost("an earlier trace file of this process was deleted", folder),
+        "an earlier trace file of this process was deleted",
+    ),
+    "lived on": State(lambda _: lived_on(), "rank 0 lived on after the command"),
+    "start raised": State(
+        lambda _: start_raised(), "warm-up ended with ImportError: no kernels"
+    ),
+    "start raised after the lock": State(
+        lambda _: start_raised(
+            Lock(event="lock", slots=[Slot()], sizes=[1], phase="warmup"),
+            PhaseChange(phase="post-lock-warmup"),
+        ),
+        "warm-up ended with ImportError: no kernels",
+    ),
+    "never locked": State(lambda _: never_locked(), "no lock was seen"),
+    "never attached": State(lambda _: never_attached(), "the recorder never attached"),
+    "empty file": State(an_empty_file, "run1.h.9.wst.jsonl has no whole record"),
+    "two runs": State(the_newest_of_two_left_nothing, "the recorder never attached"),
+    "dp": State(
+        lambda _: two_engines_of_a_dense_model(), "dp1 wrote no end, where 1 other worker did"
+    ),
+    "unlocked for good": State(
+        lambda _: unlocked_for_good(), "the arena was unlocked and not locked again"
+    ),
+    "ready and not asked": State(
+        lambda _: ready_and_not_asked(), "no request was served after warm-up"
+    ),
+    "out of memory": State(
+        lambda _: session(process(*CLEAN, failure("memory"))),
+        "vLLM ran out of memory for a request for workspace in serving",
+    ),
+    "request of a refusal lost": State(
+        lambda _: session(process(*CLEAN, failure("arena"))),
+        "sites behind it were not seen",
+        1,
+    ),
+    "reserve refused": State(
+        lambda _: session(process(*CLEAN, ReserveEvent(event="refused", why="other heads"))),
+        "a reserve was refused: other heads",
+    ),
+    "start cut": State(
+        lambda _: session(process(PhaseChange(phase="load"))), "ends in phase load"
+    ),
+    "no end": State(lambda _: without_an_end(), "run.json has no end: the command still ran"),
+    "fork": State(lambda _: with_exit(a_fork_was_refused(), 0), FORKED, 1),
+    "refused": State(
+        lambda _: load_run(SAMPLES / "demo-crash"), "sites behind it were not seen", 1
+    ),
+    "survived": State(
+        lambda _: load_run(SAMPLES / "demo-grow"), "t survived 3 escapes (grow)", 1
+    ),
+}
