@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wstrace.findings.analysed_run import AnalysedRun, analyse
-from wstrace.trace.reader import Progress, Trace, load
+from wstrace.findings.rests_on import ended, failed
+from wstrace.trace.reader import Progress, RunFile, Trace, load
 from wstrace.triage.log_run import is_log, log_run
 
 
@@ -30,6 +31,13 @@ def load_runs(
     return [*runs, *(log_run(path) for path in dict.fromkeys(logs))]
 
 
+def _worst_end(traces: Sequence[Trace]) -> RunFile | None:
+    """The run.json of the host whose command ended worst: it must not hide behind another's."""
+    known = [trace for trace in traces if trace.meta is not None]
+    known.sort(key=lambda t: (failed(t) is None, t.meta is not None and ended(t.meta)))
+    return known[0].meta if known else None
+
+
 def _joined(traces: list[Trace]) -> Trace:
     """One trace of all the processes; a file that was given twice counts once."""
     first = traces[0]
@@ -38,7 +46,7 @@ def _joined(traces: list[Trace]) -> Trace:
         path=first.path,
         run=first.run,
         processes=list(processes.values()),
-        meta=next((t.meta for t in traces if t.meta is not None), None),
+        meta=_worst_end(traces),
         notes=list(dict.fromkeys(note for t in traces for note in t.notes)),
         doubts=list(dict.fromkeys(doubt for t in traces for doubt in t.doubts)),
     )

@@ -221,6 +221,22 @@ def test_of_several_runs_the_worst_counts(
     assert gate(*(folder(n, make) for n, make in enumerate(makers)))[0] == code
 
 
+@pytest.mark.parametrize("ends", [(0, 1), (1, 0), (None, 0), (0, None), (0, 0)])
+def test_of_two_hosts_of_a_run_the_worse_end_counts(
+    ends: tuple[int | None, int | None], gate: Gate, tmp_path: Path
+) -> None:
+    folders = []
+    for number, code in enumerate(ends):
+        folder = traces.clean(tmp_path / f"host{number}", run="r1")
+        (file,) = folder.glob("*.wst.jsonl")
+        file.rename(folder / f"r1.host{number}.wst.jsonl")
+        meta = {"run": "r1", "command": [], "started": "", "wstrace": "0.1.0"}
+        ended = {} if code is None else {"ended": "later", "exit_code": code}
+        (folder / "run.json").write_text(json.dumps(meta | ended))
+        folders.append(folder)
+    assert gate(*folders)[0] == (0 if ends == (0, 0) else 3)
+
+
 def test_json_contract(gate: Gate, tmp_path: Path) -> None:
     _, text = gate(traces.escape(tmp_path / "t", computed=2048), "--format", "json")
     judged = json.loads(text)

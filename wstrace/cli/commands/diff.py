@@ -28,6 +28,8 @@ def command(traces: TRACES, fmt: FORMAT = "text") -> None:
     if len(traces) > 2:
         raise WstraceError("Too many traces.", "Give one run, or two to compare.")
     runs = read_runs(traces)
+    for note in (note for run in runs for note in run.trace.notes):
+        print(f"wstrace: {note}", file=sys.stderr)
     rows = diff.phase_rows(runs[0]) if len(runs) == 1 else diff.run_rows(runs[0], runs[1])
     if fmt == "json":
         sys.stdout.write(diff.as_json(rows, runs))

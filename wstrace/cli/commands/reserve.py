@@ -96,7 +96,10 @@ def command(
 
 
 def _doubts(analysed: Sequence[AnalysedRun]) -> list[str]:
-    return [f"Trace: {why}" for run in analysed for why in run.inconclusive]
+    """Which run of a folder of several it is, and why a trace may not show all."""
+    return [
+        f"Trace: {why}" for run in analysed for why in (*run.trace.notes, *run.inconclusive)
+    ]
 
 
 def _summary(made: ReservePlan, output: Path | None) -> list[str]:
