@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+import yaml
 
 from tests import commands
 from tests.unit.findings.states import STATES, State, written
@@ -80,6 +81,20 @@ def on_disk(run: AnalysedRun, folder: Path) -> Path:
     return folder
 
 
+KNOWN: dict[tuple[object, ...], tuple[Outcome, Path]] = {}
+"""What a server did, by its options, its words and the bytes of its reserve."""
+
+
+def _served(serve: Serve, options: list[str], words: str, cwd: Path) -> tuple[Outcome, Path]:
+    """Equal servers answer alike: each is started once a process of the tests."""
+    reserved = "--reserve" in options
+    slots = yaml.safe_load((cwd / "reserve.yaml").read_text())["slots"] if reserved else []
+    key = (*options, words, *(slot["bytes"] for slot in slots))
+    if key not in KNOWN:
+        KNOWN[key] = serve(*options, words=words, cwd=cwd)
+    return KNOWN[key]
+
+
 def follow(run: AnalysedRun, trace: Path, serve: Serve, words: str, cwd: Path) -> list[str]:
     """Type what `next:` says until a server survives `exercise`, or a command says why not.
 
@@ -104,7 +119,7 @@ def follow(run: AnalysedRun, trace: Path, serve: Serve, words: str, cwd: Path) -
         if command[1] == "run":
             options = command[2 : command.index("--")]
             assert command[command.index("--") :] == ["--", "YOUR", "COMMAND"]
-            outcome, trace = serve(*options, words=words, cwd=cwd)
+            outcome, trace = _served(serve, options, words, cwd)
             run = load_run(trace)
             if "--reserve" in options and outcome.exit_code == 0:
                 return [*log, "survived"]
