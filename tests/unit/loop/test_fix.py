@@ -122,6 +122,7 @@ def test_a_reserve_that_does_not_save_the_server_is_not_called_a_fix(tmp_path: P
 def test_without_a_lock_the_gate_decides_and_the_option_accepts_it(tmp_path: Path) -> None:
     done = fix(tmp_path / "f", words="unlocked")
     assert done.code == 3
+    assert done.row("result").startswith("Not shown to be fixed: all 16 requests were answered")
     assert "no lock was seen" in done.row("open")
     accepted = fix(tmp_path / "g", "--allow-unlocked", words="unlocked")
     assert accepted.code == 0

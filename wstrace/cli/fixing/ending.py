@@ -45,7 +45,8 @@ def _result(result: Result) -> str:
     told = ended(f"With the reserve: {headline(result.judgement)}")
     if result.exit_code == 0:
         return f"Fixed: the same requests were answered. {told}"
-    return f"Not fixed: {ended(result.verified.told)} {told}"
+    how = "Not fixed" if result.exit_code == 1 else "Not shown to be fixed"
+    return f"{how}: {ended(result.verified.told)} {told}"
 
 
 def _nothing_to_reserve(result: Result) -> str:
