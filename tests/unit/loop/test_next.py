@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
@@ -71,7 +71,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 @cache
 def fixed_once(words: str) -> Done:
     """`wstrace fix` on the stand-in: the same from every state that leads to it."""
-    return fix(Path(mkdtemp(prefix="wstrace-next-")), words=words)
+    with TemporaryDirectory(prefix="wstrace-next-") as folder:
+        return fix(Path(folder), words=words)
 
 
 def on_disk(run: AnalysedRun, folder: Path) -> Path:
