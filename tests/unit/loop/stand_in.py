@@ -2,10 +2,18 @@
 
 `python -m tests.unit.loop.stand_in serve MODEL --port N`. Its requests, arena, lock and
 refusals follow vLLM's rules on small numbers; the recorder's own output writes them. What it
-does otherwise stands in STAND_IN, by comma: `roomy` (warm-up made room for all), `quiet` (no
-layer asks), `unlocked`, `beyond` (a layer's own scratch is refused), `beyond_reserve` (the same
-once there is a reserve), `dies` (in its start), `hangs` (never ready), `leaves` (ends with 0 at
-once), `slow` (half a second a request).
+does otherwise stands in STAND_IN, by comma:
+
+    roomy           warm-up made room for all
+    quiet           no layer asks
+    unlocked        it never locks
+    beyond          a layer's own scratch is refused
+    beyond_reserve  the same once there is a reserve
+    refuses         the reserve, and does not start
+    dies            in its start
+    hangs           never ready
+    leaves          ends with 0 at once
+    slow            half a second a request
 """
 
 from __future__ import annotations
@@ -110,6 +118,9 @@ class Engine:
 
     def _reserve(self, path: Path, limits: dict[str, Any]) -> None:
         loaded = reserve_config.load(path)
+        if "refuses" in WORDS:
+            self.write(ReserveEvent(event="refused", why="2.00 MiB are not free"))
+            sys.exit(1)
         self.arena = max(slot.bytes for slot in loaded.slots)
         self.write(
             Growth(slot=Slot(), before=0, after=self.arena, phase="profile", reserve=True)

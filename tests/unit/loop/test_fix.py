@@ -156,6 +156,14 @@ def test_a_command_that_never_serves_ends_in_two_lines(
     assert f"{done.folder}/grown.log" in said[1]
 
 
+def test_a_reserve_that_the_engine_refuses_is_told_with_its_reason(tmp_path: Path) -> None:
+    done = fix(tmp_path / "f", words="refuses")
+    assert done.code == 3
+    (what, _) = done.err.splitlines()[-2:]
+    assert what.endswith("code 1: a reserve was refused: 2.00 MiB are not free.")
+    assert (done.folder / "reserve.yaml").exists()
+
+
 def test_a_server_that_never_gets_ready_is_ended_when_time_is_up(tmp_path: Path) -> None:
     done = fix(tmp_path / "f", "--max-minutes", "0.05", words="hangs")
     assert done.code == 3
