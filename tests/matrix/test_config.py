@@ -20,4 +20,5 @@ def test_each_row_names_where_this_release_has_the_number(version: str) -> None:
         pytest.fail(f"vLLM {version} cannot be had: {error}", pytrace=False)
     told = [moved(row, folder, version) for row in NUMBERS.values() if row.config or row.env]
     assert len(told) > 25
-    assert [line for line in told if line] == []
+    lines = [line for line in told if line]
+    assert not lines, "\n".join(lines)

@@ -18,6 +18,7 @@ from wstrace.report import pages
 from wstrace.report.html import render
 
 ROOT = Path(__file__).resolve().parents[3]
+PAGES = ROOT / "docs" / "findings"
 SITE = "https://docs.example.org/wstrace"
 
 
@@ -46,7 +47,8 @@ def no_site(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(pages.VARIABLE, raising=False)
 
 
-@pytest.mark.parametrize("code", TITLES)
+# What has no page yet is told by tests/unit/findings/test_codes.py, once.
+@pytest.mark.parametrize("code", [c for c in TITLES if (PAGES / f"{c}.md").exists()])
 def test_every_code_is_explained_by_its_page(code: str) -> None:
     text = pages.page_text(code)
     assert text.startswith(f"# {code}")

@@ -114,7 +114,7 @@ def test_the_recorder_reads_each_row_of_an_object_that_has_the_engines_fields() 
     assert len(placed) > 25
     for row in placed:
         parts = row.config[0].split(".")
-        assert str(limits[row.name]).endswith(f"Config.{parts[-1]}"), row.name
+        assert str(limits.get(row.name)).endswith(f"Config.{parts[-1]}"), row.name
 
 
 def test_of_several_spellings_the_newest_that_a_release_has_is_read(
