@@ -166,9 +166,9 @@ class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
     @property
     def names(self) -> tuple[Number, ...]:
         """The names of the worst-case formula, with where to find each."""
-        return tuple(self._row(name) for name in sorted(parse(self.formula).names))
+        return tuple(self.number(name) for name in sorted(parse(self.formula).names))
 
-    def _row(self, name: str) -> Number:
+    def number(self, name: str) -> Number:
         """What is known of a number; WstraceError: the data file names one that nothing has."""
         if name not in self.vocabulary:
             raise WstraceError(

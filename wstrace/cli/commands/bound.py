@@ -196,14 +196,13 @@ def _lines(worst: Bound, site: KnownSite | None) -> list[tuple[str, str]]:
     lines = [("worst case", _size(worst, site)), ("formula", worst.formula or "")]
     if site is None:
         return lines + [("needs", f"{name}: --set {name}=N") for name in worst.needs]
-    where = {name.name: name.where() for name in site.vocabulary.values()}
     lines.insert(0, ("site", f"{site.id}: {site.title}"))
     if told := _taken_for(site):
         lines.append(("vLLM", told))
     if site.choice:
         lines.append(("holds for", site.choice))
     lines += [("holds only", condition.when) for condition in site.valid_when]
-    lines += [("needs", f"{name}: {where[name]}") for name in worst.needs]
+    lines += [("needs", f"{name}: {site.number(name).where()}") for name in worst.needs]
     lines += [("taken", default) for default in worst.assumed]
     lines.append(("lever", f"{site.lever.flag}: {site.lever.effect}"))
     lines += [("no lever", f"{flag.flag}: {flag.why}") for flag in site.not_levers]
