@@ -63,7 +63,7 @@ def command(
     allow_unlocked: UNLOCKED = False,
     merge: MERGE = None,
 ) -> None:
-    """Find what escapes on a server, reserve for it, and try the reserve.
+    """Find what escapes on a server, reserve for it, and try it.
 
     Starts the command with growth allowed, sends the requests that reach the corners, writes
     reserve.yaml and report.html, starts it again with the reserve, sends the same, and judges.
