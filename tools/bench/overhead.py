@@ -154,7 +154,7 @@ def beside(live: Live, start: Switch, stop: Switch) -> Iterator[None]:
             stop()
 
 
-def line(rows: Sequence[Row], pairs: int, calls: int) -> str:
+def line(rows: Sequence[Row], pairs: int, calls: int, bench: str = "overhead") -> str:
     """The medians as one line of JSON, microseconds a call."""
     found = {
         row.name: {
@@ -164,7 +164,7 @@ def line(rows: Sequence[Row], pairs: int, calls: int) -> str:
         }
         for row in rows
     }
-    facts = {"bench": "overhead", "pairs": pairs, "calls": calls, "machine": machine()}
+    facts = {"bench": bench, "pairs": pairs, "calls": calls, "machine": machine()}
     return json.dumps(facts | {"rows": found})
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tools.gpu import deepseek_v4, prompts
+from tools.gpu import deepseek_v4, guarded, prompts
 from tools.gpu.claims_crash import crash_claims, expected
 from tools.gpu.claims_overhead import overhead_claims
 from tools.gpu.evidence import Evidence
@@ -217,5 +217,7 @@ CHECKS: Final[dict[str, Callable[[Path, dict[str, Any]], list[Claim]]]] = {
     "e": latent_claims,
     "f": dcp_claims,
     "g": deepseek_v4.claims,
+    "h": guarded.claims,
+    "h-prefix": guarded.claims,
     "overhead": overhead_claims,
 }

@@ -9,9 +9,11 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from tools.gpu.guarded import guard_turbo
 from tools.gpu.overhead_run import Load, overhead
 from tools.gpu.runner import Runner
-from tools.gpu.scenarios import Turbo, crash_and_cure, cure_again
+from tools.gpu.scenarios import crash_and_cure, cure_again
+from tools.gpu.turbo import Turbo
 from wstrace.testbed.engine import TRACED, engine_env
 
 PATTERNS: Final = "decode_scratch,continuation"
@@ -64,6 +66,10 @@ def _cure_again(run: Runner) -> None:
     cure_again(run, TINY)
 
 
+def _guard(run: Runner) -> None:
+    guard_turbo(run, TINY)
+
+
 def _overhead(run: Runner) -> None:
     overhead(run, LIGHT, {"cpu": {}})
 
@@ -71,5 +77,6 @@ def _overhead(run: Runner) -> None:
 SCENARIOS: Final[dict[str, Callable[[Runner], None]]] = {
     "a": _crash_and_cure,
     "a-cure": _cure_again,
+    "h": _guard,
     "overhead": _overhead,
 }

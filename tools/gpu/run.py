@@ -22,7 +22,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--engine", type=Path, default=Path("/opt/vllm"), help="unpacked bundle"
     )
     parser.add_argument("--wstrace", type=Path, help="folder of pip install --target")
-    parser.add_argument("--scenario", default="a", help="a, b, c, d, e, f, overhead; by comma")
+    parser.add_argument("--scenario", default="a", help="names of docs/gpu.md, by comma")
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="results")
     parser.add_argument("--work", type=Path, default=Path("/tmp/wstrace-gpu"), help="scratch")
     parser.add_argument("--deadline", type=float, default=540.0, help="seconds for everything")

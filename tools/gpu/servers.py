@@ -38,13 +38,18 @@ TOKENS_OUT: Final = 8
 class GpuServer(Server):
     """`wstrace run -o FOLDER/trace -- vllm serve MODEL ...`; all it leaves lies in `folder`.
 
-    `recorder` are options of `wstrace run`. Prompts and their answers go to prompts.jsonl.
+    `recorder` are options of `wstrace run`; where not `recorded`, vLLM runs without it. Prompts
+    and their answers go to prompts.jsonl, and what was said, with `log_probabilities`, to
+    answers.jsonl.
     """
 
     host: Host | None = None
     clock: Clock | None = None
     folder: Path = Path()
     recorder: Sequence[str] = ()
+    recorded: bool = True
+    tokens_out: int = TOKENS_OUT
+    log_probabilities: bool = False
     served: list[str] = field(default_factory=list)
     announced: threading.Event = field(default_factory=threading.Event, init=False)
 
@@ -61,6 +66,7 @@ class GpuServer(Server):
             "run", "-q", "-o", str(self.folder / "trace"), *self.recorder, "--"
         )
         where = ["--host", "127.0.0.1", "--port", str(self.port)]
+        run = run if self.recorded else []
         return [*run, *self.host.serve(self.model), *where, *self.arguments]
 
     def use(self, host: Host) -> None:
@@ -114,7 +120,11 @@ class GpuServer(Server):
         assert self.clock
         tokens = prompt_of(prompt) if isinstance(prompt, int) else list(prompt)
         started = time.monotonic()
-        answer = self.complete(tokens, TOKENS_OUT, limit)
+        wanted = {"logprobs": 5} if self.log_probabilities else {}
+        answer = self.complete(tokens, self.tokens_out, limit, **wanted)
+        if self.log_probabilities and answer.status == 200:
+            with (self.folder / "answers.jsonl").open("a") as file:
+                file.write(json.dumps(json.loads(answer.body)["choices"]) + "\n")
         return {
             "tokens": len(tokens),
             "status": answer.status,

@@ -13,7 +13,7 @@ from wstrace.expr import expression, tree
 from wstrace.expr.expression import Expression
 from wstrace.expr.maximum import Joint, maximise
 from wstrace.expr.tree import Const, Node, Op
-from wstrace.reserve.schema import Grade
+from wstrace.reserve.schema import Grade, SiteReserve
 from wstrace.vllm.limits import NUMBERS
 
 # vLLM 0.13.0 to 0.33.0: flags that a person can lower; the names are rows of
@@ -163,3 +163,21 @@ def lever_of(formula: str) -> dict[str, str] | None:
         if name in names:
             return {"flag": flag, "effect": "the bytes follow it"}
     return None
+
+
+def reserve_of(bound: Bound, site: str = "", observed: int = 0) -> SiteReserve:
+    """The bound as a reserve config's site: the formula that holds under other limits."""
+    formula = bound.formula if bound.closed else bound.driver_formula
+    return SiteReserve(
+        site=site,
+        grade=bound.grade,
+        bytes=bound.bytes or 0,
+        cover="bound" if bound.grade != "observed" else "observed",
+        observed=observed or bound.observed,
+        formula=formula,
+        constants=dict(bound.constants),
+        drivers={} if bound.closed else dict(bound.drivers),
+        lowest={} if bound.closed else dict(bound.lowest),
+        joint=[] if bound.closed else list(bound.joint),
+        why=bound.why,
+    )

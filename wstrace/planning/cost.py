@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wstrace.bounds.bound import FLAGS, Bound
+from wstrace.bounds.bound import FLAGS, Bound, reserve_of
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.reserve.evaluate import numeric, site_bytes
@@ -88,24 +88,6 @@ def is_absurd(size: int, memory: Memory | None) -> bool:
     if memory is None or not memory.available_kv_bytes:
         return size > _ABSURD_BYTES
     return size * _ABSURD_SHARE > memory.available_kv_bytes
-
-
-def reserve_of(bound: Bound, site: str = "", observed: int = 0) -> SiteReserve:
-    """The bound as a reserve config's site: the formula that holds under other limits."""
-    formula = bound.formula if bound.closed else bound.driver_formula
-    return SiteReserve(
-        site=site,
-        grade=bound.grade,
-        bytes=bound.bytes or 0,
-        cover="bound" if bound.grade != "observed" else "observed",
-        observed=observed or bound.observed,
-        formula=formula,
-        constants=dict(bound.constants),
-        drivers={} if bound.closed else dict(bound.drivers),
-        lowest={} if bound.closed else dict(bound.lowest),
-        joint=[] if bound.closed else list(bound.joint),
-        why=bound.why,
-    )
 
 
 def driving_limit(bound: Bound) -> str | None:

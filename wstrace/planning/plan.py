@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 import wstrace
-from wstrace.bounds.bound import Bound
+from wstrace.bounds.bound import Bound, reserve_of
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.known_sites.known import find
@@ -19,7 +19,6 @@ from wstrace.planning.cost import (
     Rung,
     curve,
     ladder,
-    reserve_of,
 )
 from wstrace.planning.earlier import KEPT, Earlier, still_uncovered, with_kept
 from wstrace.planning.inputs import Engine, SiteBound, Wishes, covers, what_ifs

@@ -58,6 +58,8 @@ def _wanted(live: Live, path: str, limits: dict[str, Any]) -> tuple[str, list[Sl
         wrong = mismatch(config, limits, model_digest(limits))
         if wrong:
             return "", [], wrong
+        if live.near is not None:
+            live.near.add(config.sites)
         slots, _ = live.arenas.sizes(live.manager.current)
         return msgspec.json.encode(config).decode(), evaluate(config, limits, slots), ""
     except WstraceError as error:

@@ -18,7 +18,9 @@ from typing import Any
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.hooks import captures
 from wstrace.recorder.hooks.manager import hook_manager
+from wstrace.recorder.hooks.nearness import look
 from wstrace.recorder.hooks.persistent import wrap_permute_scratch
+from wstrace.recorder.hooks.production import announce
 from wstrace.recorder.hooks.worker import Maker, Method, runner_makers, worker_makers
 from wstrace.recorder.imports import when_imported
 from wstrace.recorder.settings import Settings, read_settings
@@ -47,6 +49,10 @@ def install(settings: Settings | None = None) -> Live:
     global _live
     if _live is None:
         _live = Live(settings or read_settings())
+        if _live.settings.asks_nothing:
+            return _live
+        if _live.near is not None:
+            _live.near.tell = functools.partial(guarded, _live, "near", look, _live)
         when_imported(WORKER_MODULE, functools.partial(_hook_door, _live))
         atexit.register(_at_exit, _live)
         _watch_forks()
@@ -135,7 +141,8 @@ def _before_init_device(live: Live, wrapper: Any) -> None:
     guarded(live, "capture hooks", captures.hook_captures, live)
     makers = worker_makers(live)
     for known in methods.WORKER:
-        live.hooks.wrap(type(worker), known, makers[known.name])
+        if live.settings.sees_steps or known.name not in methods.STEPS:
+            live.hooks.wrap(type(worker), known, makers[known.name])
 
 
 def _read_limits(live: Live, worker: Any) -> None:
@@ -160,6 +167,9 @@ def _after_init_device(live: Live, wrapper: Any) -> None:
         live.hooks.wrap(runner, known, makers[known.name])
     when_imported(SCRATCH_MODULE, functools.partial(_hook_scratch, live))
     ranks, world = _ranks(live, worker)
+    live.worker.ranks = ranks
+    if live.settings.guard:
+        guarded(live, "guard", announce, live)
     live.output.write_worker(
         WorkerInit(
             ranks=ranks,

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 
-SWITCHES = ("WSTRACE_DIR", "WSTRACE_RESERVE", "VLLM_WSTRACE_DIR", "VLLM_WSTRACE_RESERVE")
+SWITCHES = (
+    *("WSTRACE_DIR", "WSTRACE_RESERVE", "WSTRACE_GUARD"),
+    *("VLLM_WSTRACE_DIR", "VLLM_WSTRACE_RESERVE", "VLLM_WSTRACE_GUARD"),
+)
 
 
 def register() -> None:

@@ -48,6 +48,7 @@ def environment(
     reserve_policy: ReservePolicy = "fail",
     max_reserve: int | None = None,
     check_views: bool = False,
+    warn_at: float | None = None,
 ) -> dict[str, str]:
     """The `WSTRACE_*` variables that attach the recorder to vLLM's processes."""
     values = {
@@ -62,6 +63,8 @@ def environment(
         values["WSTRACE_MAX_RESERVE"] = str(max_reserve)
     if check_views:
         values["WSTRACE_CHECK_VIEWS"] = "1"
+    if warn_at is not None:
+        values["WSTRACE_WARN_AT"] = str(warn_at)
     return values
 
 

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from wstrace.bounds.bound import CallerWay
 from wstrace.errors import ended
 from wstrace.findings.finding import UNNUMBERED, Finding, FromLog, Sibling
+from wstrace.report.pages import page_url
 from wstrace.report.safe import clean
 from wstrace.report.verdict import why
 from wstrace.runs.worker import rank_name
@@ -79,8 +80,13 @@ def _request_text(request: ScheduledRequest) -> str:
 
 
 def evidence(finding: Finding) -> list[str]:
-    """The facts of a finding, one a line, without its title; safe for a terminal."""
-    return [clean(line, MAX_LINE) for line in _facts(finding)]
+    """The facts of a finding, one a line, without its title; safe for a terminal.
+
+    The last is the address of the code's page, where one is set.
+    """
+    page = page_url(finding.code)
+    told = [*_facts(finding), *([f"see: {page}"] if page else [])]
+    return [clean(line, MAX_LINE) for line in told]
 
 
 def _facts(finding: Finding) -> list[str]:

@@ -27,6 +27,7 @@ from wstrace.trace.records import (
     Limits,
     Lock,
     Memory,
+    NearLimit,
     Note,
     Ordering,
     Persistent,
@@ -207,6 +208,7 @@ class Worker:
     failures: list[Failure] = field(default_factory=list)
     locks: list[Lock] = field(default_factory=list)
     captures: list[Capture] = field(default_factory=list)
+    near: list[NearLimit] = field(default_factory=list)
     phases: list[PhaseChange] = field(default_factory=list)
     persistent: list[Persistent] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
@@ -287,6 +289,7 @@ LISTS: dict[type[Record], str] = {
     Failure: "failures",
     Lock: "locks",
     Capture: "captures",
+    NearLimit: "near",
     PhaseChange: "phases",
     Persistent: "persistent",
     View: "views",

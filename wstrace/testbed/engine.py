@@ -120,9 +120,16 @@ class Server(ServerProcess):
         return self._get("/health").status == 200
 
     def complete(
-        self, prompt: int | Sequence[int], max_tokens: int = 4, seconds: float = 120.0
+        self,
+        prompt: int | Sequence[int],
+        max_tokens: int = 4,
+        seconds: float = 120.0,
+        **more: int,
     ) -> Answer:
-        """Ask for `max_tokens` after `prompt`: token ids, or how many of them."""
+        """Ask for `max_tokens` after `prompt`: token ids, or how many of them.
+
+        `more` are further fields of the request.
+        """
         tokens = prompt_of(prompt) if isinstance(prompt, int) else list(prompt)
         request = {
             "model": str(self.model),
@@ -130,6 +137,7 @@ class Server(ServerProcess):
             "max_tokens": max_tokens,
             "temperature": 0,
             "ignore_eos": True,
+            **more,
         }
         return self._get("/v1/completions", request, seconds)
 

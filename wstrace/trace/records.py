@@ -415,6 +415,17 @@ class Truncated(Record, tag="truncated", kw_only=True, gc=False):
     limit: int
 
 
+class NearLimit(Record, tag="near", kw_only=True, gc=False):
+    """A step was admitted that brings a site near its arena (`--warn-at`): by its formula it
+    needs `bytes` of `arena`, and at most `worst`. `site` is `file:function`; once a site."""
+
+    site: str
+    bytes: int
+    arena: int
+    worst: int = 0
+    step: Step | None = None
+
+
 class Note(Record, tag="note", kw_only=True, gc=False):
     """Something the recorder wants a reader to know (an error of its own, a stand-down)."""
 
@@ -447,6 +458,7 @@ AnyRecord = (
     | Memory
     | ReserveEvent
     | Truncated
+    | NearLimit
     | Note
     | End
 )

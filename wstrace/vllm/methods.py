@@ -179,6 +179,8 @@ SERVED_BY: Final = frozenset(
     ("execute_model", "sample_tokens", "run_busy_loop", "execute_dummy_batch")
 )
 """Functions that run in serving, where the stack shows no other phase."""
+STEPS: Final = ("execute_model", "sample_tokens")
+"""The worker's methods of a step: only wrapped where something is recorded of it."""
 RESERVE_AT: Final = {k.name: k.reserve for k in HOOKS if k.reserve}
 """Where a reserve is applied: profile_run, the one place that every release counts in KV
 sizing, and where that never comes (V2 with a fixed KV size) the warm-up."""

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from wstrace.bounds.bound import Bound
+from wstrace.bounds.bound import Bound, reserve_of
 from wstrace.planning.cost import (
     blocks_and_tokens,
     curve,
     is_absurd,
     kv_cost,
     ladder,
-    reserve_of,
     smallest,
     threshold,
 )

@@ -86,6 +86,18 @@ def test_the_page_links_a_finding_only_where_a_site_is_set(
     assert f'<a href="{SITE}/findings/WS101.html" rel="noreferrer">About WS101</a>' in page
 
 
+@pytest.mark.parametrize("command", ["report", "gate"])
+def test_what_a_terminal_shows_links_a_finding_where_a_site_is_set(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crash = str(ROOT / "tests" / "data" / "docs" / "crash")
+    _, out, _ = said(capsys, monkeypatch, command, crash)
+    assert "see:" not in out
+    monkeypatch.setenv(pages.VARIABLE, SITE)
+    _, out, _ = said(capsys, monkeypatch, command, crash)
+    assert f"see: {SITE}/findings/WS101.html" in [line.strip() for line in out.splitlines()]
+
+
 def test_the_wheel_carries_the_pages() -> None:
     assert '"docs/findings" = "wstrace/docs/findings"' in (ROOT / "pyproject.toml").read_text()
 

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.unit.report_html import runs
 from wstrace.findings.analysed_run import AnalysedRun
+from wstrace.recorder.state.guard_file import HELP
 from wstrace.report.assets import dashboards
 from wstrace.report.export.prometheus import METRICS, render_prometheus
 from wstrace.trace.records import Site
 
 parser = pytest.importorskip("prometheus_client.parser")
+NAMES = {metric.name for metric in METRICS} | HELP.keys()
 DOCS = Path(__file__).parents[3] / "docs" / "dashboards.md"
 
 
@@ -65,6 +68,27 @@ def test_reserve_and_growths_of_a_slot() -> None:
     assert _of(grown, "wstrace_arena_bytes", ubatch="0") == [runs.attention_bytes(15000)]
 
 
+def test_headroom_escapes_and_what_the_guard_met() -> None:
+    grown = runs.grown()
+    samples = _parsed(grown)
+    site = f"{runs.ATTENTION}:{runs.CONTINUATION}"
+    (arena,) = _of(samples, "wstrace_arena_bytes", ubatch="0")
+    (bound,) = _of(samples, "wstrace_site_bound_bytes", site=site, ubatch="0")
+    assert _of(samples, "wstrace_site_headroom_bytes", site=site) == [arena - bound]
+    forced = [g for w in grown.workers for g in w.growths if g.forced]
+    assert len(forced) == 2
+    assert sum(_of(samples, "wstrace_guard_growths_total")) == 2
+    assert max(_of(samples, "wstrace_guard_site_bytes")) == max(g.after for g in forced)
+    escaped = [a for w in grown.workers for s in w.sites.values() for a in s.seen]
+    wanted = sum(seen.outcome == "escaped" for seen in escaped)
+    assert sum(_of(samples, "wstrace_escapes_total")) == wanted > 0
+
+
+def test_a_metric_has_at_most_so_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wstrace.report.export.prometheus.MOST_SAMPLES", 1)
+    assert len(_of(_parsed(runs.crashed()), "wstrace_site_serving_bytes")) == 1
+
+
 def test_time_of_the_newest_record() -> None:
     session = runs.grown()
     view = session.workers[0]
@@ -101,8 +125,18 @@ def _dashboard() -> dict[str, Any]:
     return loaded
 
 
+def test_the_alerts_use_only_exported_metrics() -> None:
+    rules = yaml.safe_load((dashboards() / "prometheus" / "rules.yml").read_text())
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    assert [rule["alert"] for rule in alerts] == ["WstraceOutgrown", "WstraceWillOutgrow"]
+    for rule in alerts:
+        used = set(re.findall(r"\bwstrace_\w+", rule["expr"]))
+        assert used
+        assert used <= NAMES
+
+
 def test_grafana_uses_only_exported_metrics_and_labels() -> None:
-    names = {metric.name for metric in METRICS}
+    names = NAMES
     text = json.dumps(_dashboard())
     used = set(re.findall(r"\bwstrace_\w+", text))
     assert used
@@ -129,5 +163,4 @@ def test_grafana_panels_do_not_overlap() -> None:
 
 def test_every_metric_is_documented() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    assert [m.name for m in METRICS if f"`{m.name}`" not in text] == []
-    assert set(re.findall(r"`(wstrace_\w+)`", text)) <= {m.name for m in METRICS}
+    assert set(re.findall(r"`(wstrace_\w+)`", text)) == NAMES

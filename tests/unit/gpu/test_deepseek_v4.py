@@ -108,7 +108,11 @@ def test_prompts_sent_at_once_overlap_and_are_noted_in_their_order(tmp_path: Pat
             pass
 
         def complete(
-            self, prompt: int | Sequence[int], max_tokens: int = 4, seconds: float = 120.0
+            self,
+            prompt: int | Sequence[int],
+            max_tokens: int = 4,
+            seconds: float = 120.0,
+            **more: int,
         ) -> Answer:
             tokens = [prompt] if isinstance(prompt, int) else prompt
             sent.append(len(tokens))

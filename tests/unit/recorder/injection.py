@@ -3,7 +3,8 @@
 python -m tests.unit.recorder.injection FOLDER
 
 Prints JSON: the functions tried, those with which vLLM answered otherwise than alone (`wrong`),
-and those, broken after attaching, with which the trace lacks the refused request (`lost`). The
+and those, broken after attaching, with which the trace lacks the refused request (`lost`). With
+the guard on vLLM may also serve what it refuses alone (`served` are its answers then). The
 functions are found by inspection, so that a new one is tried without being named here.
 """
 
@@ -21,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -201,6 +202,31 @@ def recorded(owner: Any, name: str, folder: Path, when: str) -> list[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def guarded(owner: Any, name: str, when: str) -> list[str]:
+    """The answers with `WSTRACE_GUARD` alone, one function broken before or after attaching."""
+    os.environ["WSTRACE_GUARD"] = "1"
+    try:
+        if when == "before":
+            with broken(owner, name):
+                plugin.register()
+                return serve(start())
+        plugin.register()
+        engine = start()
+        with broken(owner, name):
+            return serve(engine)
+    except Exception as error:
+        return [f"the engine died: {type(error).__name__}: {error}"]
+    finally:
+        install.uninstall()
+        workspace().reset_workspace_manager()
+        del os.environ["WSTRACE_GUARD"]
+
+
+def guarded_alone() -> list[str]:
+    """The answers with the guard on and nothing broken."""
+    return guarded(SimpleNamespace(nothing=None), "nothing", "after")
+
+
 def main(folder: Path) -> None:
     """Try all; see the module docstring."""
     torch.accelerator.empty_cache = lambda: None  # there is no accelerator here
@@ -215,9 +241,16 @@ def main(folder: Path) -> None:
                 lost.append(label)
             if seen[: len(plain)] != plain:
                 wrong[f"{label} ({when})"] = seen
-    json.dump(
-        {"plain": plain, "tried": sorted(found), "wrong": wrong, "lost": lost}, sys.stdout
-    )
+    os.environ.pop("WSTRACE_DIR")
+    served = guarded_alone()
+    for label, (owner, name) in found.items():
+        for when in ("before", "after"):
+            seen = guarded(owner, name, when)
+            pairs = zip(seen, plain, served, strict=False)
+            if len(seen) != len(plain) or any(s not in (p, g) for s, p, g in pairs):
+                wrong[f"{label} (guard, {when})"] = seen
+    told = {"plain": plain, "served": served, "tried": sorted(found)}
+    json.dump({**told, "wrong": wrong, "lost": lost}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ def test_whatever_fails_in_the_recorder_vllm_answers_as_without_it(tmp_path: Pat
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["plain"][:2] != told["plain"][1:3]
     assert "Workspace is locked" in told["plain"][1]
+    assert told["served"][:3] == ["768", "65536", "4"]
     assert len(told["tried"]) > 150
     assert told["wrong"] == {}
     assert set(told["lost"]) == WRITES_THE_FAILURE

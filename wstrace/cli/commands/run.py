@@ -41,6 +41,15 @@ MAX_RESERVE = Annotated[
 VIEWS = Annotated[
     bool, typer.Option("--check-views", help="Find views that outlive a growth (slower).")
 ]
+WARN_AT = Annotated[
+    float | None,
+    typer.Option(
+        "--warn-at",
+        min=0.01,
+        max=1.0,
+        help="Say so once when a step brings a site to this share of its arena, such as 0.9.",
+    ),
+]
 REPORT = Annotated[
     Path | None, typer.Option("--report", help="Also write a report when the command ends.")
 ]
@@ -52,6 +61,7 @@ OPTIONS = (
     "--reserve-policy",
     "--max-reserve",
     "--check-views",
+    "--warn-at",
     "--report",
     "--quiet",
     "--help",
@@ -67,6 +77,7 @@ def command(
     reserve_policy: POLICY = "fail",
     max_reserve: MAX_RESERVE = None,
     check_views: VIEWS = False,
+    warn_at: WARN_AT = None,
     report: REPORT = None,
     quiet: QUIET = False,
 ) -> None:
@@ -94,6 +105,7 @@ def command(
         reserve_policy=reserve_policy,
         max_reserve=largest,
         check_views=check_views,
+        warn_at=warn_at,
     )
     started = recorded.begin(folder, run, cmd, on_growth, reserve)
     code = run_child(cmd, {**os.environ, **recorded.plugins(), **values})

@@ -17,20 +17,76 @@ if TYPE_CHECKING:
     from wstrace.trace.reader import RunFile
 
 MAX_LINE = 600  # characters of a sentence
-FOLDER = Annotated[Path, typer.Argument(metavar="DIR", help="Trace folder of the run.")]
+FOLDER = Annotated[Path | None, typer.Argument(metavar="DIR", help="Trace folder of the run.")]
 RUN = Annotated[str | None, typer.Option("--run", help="Which run of the folder.")]
 ONCE = Annotated[bool, typer.Option("--once", help="Print the state now, and stop.")]
 EVERY = Annotated[
     float, typer.Option("--interval", min=0.1, max=60, help="Seconds between two reads.")
 ]
+METRICS = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS", help="Serve Prometheus metrics at this address, such as :9464."
+    ),
+]
+GUARD = Annotated[
+    Path | None,
+    typer.Option("--guard-file", help="With --metrics: what WSTRACE_GUARD_FILE names."),
+]
 
 
-def command(folder: FOLDER, run: RUN = None, once: ONCE = False, interval: EVERY = 1.0) -> None:
+def command(
+    folder: FOLDER = None,
+    run: RUN = None,
+    once: ONCE = False,
+    interval: EVERY = 1.0,
+    metrics: METRICS = None,
+    guard_file: GUARD = None,
+) -> None:
     """A run while it happens: phase, arena, growths and escapes.
 
     Reads what was appended since it last looked, and stops when the run ends. Piped, it
-    prints a line an event. Example: wstrace watch wstrace-20260516T101500Z-1a2b3c4d
+    prints a line an event. With --metrics it serves until it is stopped, and waits for a
+    folder that is not there yet. Example: wstrace watch wstrace-20260516T101500Z-1a2b3c4d
     """
+    if metrics is not None:
+        _serve(folder, run, guard_file, metrics, interval)
+        return
+    if guard_file is not None:
+        raise WstraceError("--guard-file is for --metrics.", "Give --metrics :9464 as well.")
+    if folder is None:
+        raise WstraceError("No trace folder.", "Give the folder that `wstrace run` named.")
+    _show(folder, run, once, interval)
+
+
+def _serve(
+    folder: Path | None, run: str | None, guard_file: Path | None, address: str, every: float
+) -> None:
+    """Serve metrics until SIGINT (130) or SIGTERM (143)."""
+    import signal
+
+    from wstrace.cli.watch.metrics import MetricsServer
+
+    if folder is None and guard_file is None:
+        raise WstraceError(
+            "Nothing to serve metrics of.", "Give a trace folder, or --guard-file FILE."
+        )
+    signal.signal(signal.SIGTERM, _stopped)
+    server = MetricsServer(folder, run, guard_file, address)
+    try:
+        server.refresh()
+        print(f"wstrace: metrics at port {server.port}, path /metrics", flush=True)
+        for line in server.follow(every):
+            print(f"wstrace: {line}", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _stopped(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _show(folder: Path, run: str | None, once: bool, interval: float) -> None:
     from rich.console import Console
 
     from wstrace.trace.run_file import find_run

@@ -12,7 +12,7 @@ from typing import Any
 
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.state.process import Live
-from wstrace.trace.records import Capture
+from wstrace.trace.records import Capture, Slot
 from wstrace.vllm import methods
 
 
@@ -44,8 +44,16 @@ def began(live: Live) -> int:
 def ended(live: Live) -> None:
     """A capture ended: write which generations it holds."""
     throwaway = live.phases.current == "graph-estimate"
-    live.output.write(live.capture.end(throwaway))
+    live.output.write(live.capture.end(throwaway, _present(live)))
     live.forget_hot()
+
+
+def _present(live: Live) -> dict[Slot, int]:
+    manager = live.manager.current
+    present: dict[Slot, int] = guarded(
+        live, "capture", live.arenas.present, manager, default={}
+    )
+    return present
 
 
 def released(live: Live, graph: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.hooks.persistent import wrap_persistent
+from wstrace.recorder.hooks.production import wrap_guard
 from wstrace.recorder.hooks.requests import pose_as, wrap_ensure
 from wstrace.recorder.hooks.views import wrap_views
 from wstrace.recorder.state.process import Live
@@ -31,18 +32,26 @@ def hook_manager(live: Live, module: ModuleType) -> None:
     live.manager.found(getattr(manager, "_ensure_workspace_size", None))
     makers: dict[str, Maker] = {
         "__init__": _init(live),
-        "_ensure_workspace_size": wrap_ensure(live),
         "lock": _locking(live, "lock"),
         "unlock": _locking(live, "unlock"),
-        "get_persistent_resource": wrap_persistent(live),
+        **_requests(live),
     }
     for known in methods.MANAGER:
-        live.hooks.wrap(manager, known, makers[known.name])
+        if known.name in makers:
+            live.hooks.wrap(manager, known, makers[known.name])
     for known in methods.MODULE:
         live.hooks.wrap(module, known, _reset(live))
     existing = workspace.existing_manager(module)
     if existing is not None:
         guarded(live, "existing manager", _adopt, live, existing)
+
+
+def _requests(live: Live) -> dict[str, Maker]:
+    """The wrappers on the hot path: none where only a reserve is applied."""
+    if not live.settings.records and not live.settings.guard:
+        return {}
+    ensure = wrap_ensure(live) if live.settings.records else wrap_guard(live)
+    return {"_ensure_workspace_size": ensure, "get_persistent_resource": wrap_persistent(live)}
 
 
 def _init(live: Live) -> Maker:
@@ -67,6 +76,7 @@ def _adopt(live: Live, manager: Any) -> None:
         return
     live.manager.made(manager)
     live.arenas.remade()
+    live.guard.remade()
     live.phases.remade()
     live.output.write_for_worker(
         Manager(
@@ -97,6 +107,7 @@ def _dropped(live: Live) -> None:
     if live.manager.current is None:
         return
     live.manager.dropped()
+    live.guard.remade()
     live.output.write_for_worker(Manager(event="reset", id=live.arenas.manager_id))
 
 

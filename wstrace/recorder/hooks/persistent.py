@@ -12,10 +12,12 @@ from enum import Enum
 from typing import Any
 
 from wstrace.recorder.guard import guarded
+from wstrace.recorder.hooks.growth import may_add
+from wstrace.recorder.hooks.production import made_late
 from wstrace.recorder.hooks.requests import pose_as, site_of
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import frames, workspace
-from wstrace.trace.records import Failure, Persistent, Slot
+from wstrace.trace.records import Failure, Persistent, Site, Slot
 from wstrace.trace.redact import redact_text
 
 _kept: list[Any] = []
@@ -71,7 +73,7 @@ def _slot_without(manager: Any, key: Any) -> int | None:
 
 def _make_resource(live: Live, manager: Any, index: int, key: Any, factory: Any) -> None:
     """Under grow a missing resource is made after the lock; it is still an escape."""
-    if not workspace.is_locked(manager) or live.settings.on_growth != "grow":
+    if not may_add(live, manager):
         return
     try:
         with workspace.allocation_context(manager):
@@ -102,8 +104,12 @@ def _bytes_of(resource: Any) -> int | None:
 
 
 def _site_here(live: Live) -> int:
+    return _asker(live).id
+
+
+def _asker(live: Live) -> Site:
     frame = sys._getframe(1)
-    return site_of(live, frames.calling_frame(frame) or frames.outermost(frame)).id
+    return site_of(live, frames.calling_frame(frame) or frames.outermost(frame))
 
 
 def _layer_here() -> str:
@@ -135,7 +141,13 @@ def _refused(live: Live, slot: Slot, key: str, error: Exception | None, kind: An
             manager=live.arenas.manager_id,
         )
     )
+    if error is None and live.settings.guard:
+        guarded(live, "guard", _tell_guard, live, slot, key)
     live.flush_counts()
+
+
+def _tell_guard(live: Live, slot: Slot, key: str) -> None:
+    made_late(live, _asker(live), slot, key)
 
 
 def wrap_permute_scratch(live: Live) -> Callable[..., Any]:
@@ -148,9 +160,11 @@ def wrap_permute_scratch(live: Live) -> Callable[..., Any]:
                 return original(self, expanded_rows)
             key = f"MoEPermuteScratch rows {rows} -> {expanded_rows}"
             manager = live.manager.current
-            if live.settings.on_growth == "grow" and workspace.is_locked(manager):
-                guarded(live, "failure", _refused, live, Slot(), key, None, "layer")
-                return _reserve_unlocked(self, manager, original, expanded_rows)
+            if guarded(live, "scratch", may_add, live, manager, default=False):
+                grown, result = _reserve_unlocked(self, manager, original, expanded_rows)
+                if grown:
+                    guarded(live, "failure", _refused, live, Slot(), key, None, "layer")
+                    return result
             try:
                 return original(self, expanded_rows)
             except AssertionError as error:
@@ -162,8 +176,17 @@ def wrap_permute_scratch(live: Live) -> Callable[..., Any]:
     return make
 
 
-def _reserve_unlocked(scratch: Any, manager: Any, original: Any, rows: int) -> Any:
-    """Let the scratch grow; its old tensors stay alive for captured graphs."""
-    _kept.append(dict(vars(scratch)))
-    with workspace.unlocked(manager):
-        return original(scratch, rows)
+def _reserve_unlocked(scratch: Any, manager: Any, original: Any, rows: int) -> tuple[bool, Any]:
+    """Let the scratch grow; its old tensors stay alive for captured graphs.
+
+    (False, None) where there is no memory: the scratch is as it was, and vLLM shall refuse.
+    """
+    before = dict(vars(scratch))
+    try:
+        with workspace.unlocked(manager):
+            result = original(scratch, rows)
+    except (RuntimeError, MemoryError):
+        vars(scratch).update(before)
+        return False, None
+    _kept.append(before)
+    return True, result

@@ -72,7 +72,7 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
                 return original(self, required_bytes)
             index: int | None = 0
             try:
-                index = _index_or_none(self) if manager.multi_slot else 0
+                index = index_or_none(self) if manager.multi_slot else 0
                 frame = getframe(depth)
                 # A code object's hash goes over its constants each time; its id does not.
                 # The counters keep it alive, so that no other code can get the id.
@@ -105,7 +105,7 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
     return make
 
 
-def _index_or_none(manager: Any) -> int | None:
+def index_or_none(manager: Any) -> int | None:
     """The slot, None where vLLM will say what is wrong (or where its fields are unknown)."""
     try:
         return slot_index(manager)
@@ -154,7 +154,7 @@ def answered(
 ) -> None:
     """Record what is new about a request that vLLM answered."""
     with live.counters.lock:
-        caller = _caller(live, frame)
+        caller = asker(live, frame)
         hot_code = frame.f_code
         if key is None:
             hot_code = caller.f_code
@@ -163,8 +163,12 @@ def answered(
             if known_entry is not None:
                 known_entry.calls += 1
                 return
-        site = _site(live, caller)
+        site = site_here(live, caller)
         guarded(live, "growth", _write_growths, live, manager, novel, site.id)
+        if novel.forced and live.settings.guard:
+            guarded(live, "guard", _tell_guard, live, manager, novel, frame)
+        if live.near is not None:
+            guarded(live, "near", _learn, live, manager, novel, site, caller)
         guarded(live, "capture", _note_capture, live, novel)
         guarded(live, "streams", streams.asked, live, novel.slot, site.id, caller)
         if live.counters.holds() >= live.settings.max_keys:
@@ -185,6 +189,21 @@ def answered(
         live.counters.remember(key, hot_code, entry)
 
 
+def _tell_guard(live: Live, manager: Any, novel: NovelRequest, frame: FrameType) -> None:
+    """A guarded server that is recorded tells of a growth as one that is not."""
+    from wstrace.recorder.hooks import production  # which needs this module
+
+    production.met(live, manager, novel, frame)
+
+
+def _learn(
+    live: Live, manager: Any, novel: NovelRequest, site: Site, caller: FrameType
+) -> None:
+    from wstrace.recorder.hooks import nearness
+
+    nearness.learn(live, manager, novel, site, caller)
+
+
 def _tally(live: Live, novel: NovelRequest, site: Site) -> Tally:
     return live.counters.tally(site.id, novel.slot, live.phases.current)
 
@@ -193,13 +212,13 @@ def _note_capture(live: Live, novel: NovelRequest) -> None:
     live.capture.requested(novel.slot, live.arenas.generation(novel.index or 0))
 
 
-def _caller(live: Live, frame: FrameType) -> FrameType:
+def asker(live: Live, frame: FrameType) -> FrameType:
     """Who asked; the outermost frame where nobody outside vLLM's manager did."""
     found: FrameType | None = guarded(live, "caller", frames.calling_frame, frame)
     return found or guarded(live, "caller", frames.outermost, frame, default=frame)
 
 
-def _site(live: Live, caller: FrameType) -> Site:
+def site_here(live: Live, caller: FrameType) -> Site:
     """`site_of`, or where that fails a site of what the code object itself says."""
     found: Site | None = guarded(live, "site", site_of, live, caller)
     if found is not None:
@@ -243,11 +262,29 @@ def describe(
 ) -> Way:
     """Write a novel request; returns the way that its formula belongs to.
 
-    What is known for certain first; each further piece is guarded.
-
-    The record is written whatever the pieces do, also where a signal handler raises in them.
+    The record is written whatever its pieces do, also where a signal handler raises in them.
     """
-    request = Request(
+    request = _certain(live, novel, site)
+    way: Way | None = None
+    try:
+        way = _completed(live, manager, novel, request, caller)
+    finally:
+        live.output.write(request)
+    return way or _every_way()
+
+
+def request_of(
+    live: Live, manager: Any, novel: NovelRequest, site: Site, caller: FrameType
+) -> Request:
+    """A request as `describe` records it, not written."""
+    request = _certain(live, novel, site)
+    _completed(live, manager, novel, request, caller)
+    return request
+
+
+def _certain(live: Live, novel: NovelRequest, site: Site) -> Request:
+    """What is known of a request without a look at anything."""
+    return Request(
         site=site.id,
         slot=novel.slot,
         bytes=novel.bytes,
@@ -259,14 +296,16 @@ def describe(
         thread=threading.get_ident(),
         manager=live.arenas.manager_id,
     )
-    way: Way | None = None
-    try:
-        for what, piece in _PIECES:
-            guarded(live, f"request: {what}", piece, live, manager, novel, request, caller)
-        way = guarded(live, "request: shapes", _shapes, live, request, caller)
-    finally:
-        live.output.write(request)
-    return way or _every_way()
+
+
+def _completed(
+    live: Live, manager: Any, novel: NovelRequest, request: Request, caller: FrameType
+) -> Way | None:
+    """The pieces of a request, each guarded; the way that its formula belongs to."""
+    for what, piece in _PIECES:
+        guarded(live, f"request: {what}", piece, live, manager, novel, request, caller)
+    way: Way | None = guarded(live, "request: shapes", _shapes, live, request, caller)
+    return way
 
 
 def _scheduler(
@@ -432,6 +471,8 @@ def refused(
             text=guarded(live, "error text", _text, error, default=""),
             manager=live.arenas.manager_id,
         )
+        if live.settings.guard:
+            guarded(live, "guard", _tell_refusal, live, novel, frame)
         try:
             guarded(live, "failure", _refused_by, live, manager, novel, frame, failure)
             failure.step = guarded(live, "scheduler", live.steps.snapshot)
@@ -440,11 +481,17 @@ def refused(
         guarded(live, "counts", live.flush_counts)
 
 
+def _tell_refusal(live: Live, novel: NovelRequest, frame: FrameType) -> None:
+    from wstrace.recorder.hooks import production
+
+    production.not_met(live, novel, frame)
+
+
 def _refused_by(
     live: Live, manager: Any, novel: NovelRequest, frame: FrameType, failure: Failure
 ) -> None:
-    caller = _caller(live, frame)
-    site = _site(live, caller)
+    caller = asker(live, frame)
+    site = site_here(live, caller)
     failure.site = site.id
     guarded(live, "growth", _write_growths, live, manager, novel, site.id)
     guarded(live, "request", describe, live, manager, novel, site, caller)

@@ -67,6 +67,12 @@ class Arenas:
                 changed.append((index, before, now))
         return changed
 
+    def present(self, manager: Any) -> dict[Slot, int]:
+        """The generation in each slot that has an arena; empty without a manager."""
+        if manager is None:
+            return {}
+        return {workspace.slot_at(manager, i): n for i, n in self.generations.items()}
+
     def generation(self, index: int) -> int:
         """Replacements of this slot's arena so far."""
         return self.generations.get(index, 0)

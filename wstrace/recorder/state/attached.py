@@ -10,14 +10,15 @@ from typing import Any
 
 from wstrace.recorder.vllm_state import workspace
 from wstrace.recorder.vllm_state.config_limits import limits_now, read_limits
-from wstrace.trace.records import Limit
+from wstrace.trace.records import Limit, Ranks
 
 
 @dataclass
 class WorkerState:
-    """The worker that runs, None before init_device, and its limits as last written."""
+    """The worker that runs, None before init_device; its limits as last written, its ranks."""
 
     current: Any = None
+    ranks: Ranks = field(default_factory=Ranks)
     limits: dict[str, Limit] = field(default_factory=dict)
 
     def starts(self, worker: Any) -> None:

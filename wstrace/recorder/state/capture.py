@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from wstrace.trace.records import Capture, Slot
@@ -16,6 +17,7 @@ class CaptureState:
     reliable: bool = True
     current: dict[Slot, int] = field(default_factory=dict)
     held: dict[int, dict[Slot, int]] = field(default_factory=dict)
+    beside: dict[int, Mapping[Slot, int]] = field(default_factory=dict)
 
     @property
     def any_serving_graph(self) -> bool:
@@ -28,13 +30,16 @@ class CaptureState:
             self.current[slot] = generation
 
     def holds(self, slot: Slot, generation: int) -> bool:
-        """Whether a live graph may replay from this generation.
+        """Whether a live graph may hold an address of this generation.
 
-        Where the capture hooks could not be set every generation counts as held.
+        One that was asked for while it was captured, and one that only lay in its slot then: a
+        view that was taken before the capture may be used in it. Where the capture hooks could
+        not be set every generation counts as held.
         """
         if not self.reliable:
             return True
-        return any(slots.get(slot) == generation for slots in self.held.values())
+        every = (*self.held.values(), *self.beside.values())
+        return any(slots.get(slot) == generation for slots in every)
 
     def begin(self) -> int:
         """A capture starts; returns the graph's number."""
@@ -42,11 +47,15 @@ class CaptureState:
         self.active, self.current = True, {}
         return self.graph
 
-    def end(self, throwaway: bool) -> Capture:
-        """The capture ended; the record says which generations it used."""
+    def end(self, throwaway: bool, present: Mapping[Slot, int] | None = None) -> Capture:
+        """The capture ended; the record says which generations it used.
+
+        `present`: the generation that lies in each slot now.
+        """
         self.active = False
         if not throwaway:
             self.held[self.graph] = dict(self.current)
+            self.beside[self.graph] = present or {}
         return Capture(
             event="end",
             graph=self.graph,
@@ -57,4 +66,5 @@ class CaptureState:
 
     def release(self, graph: int) -> bool:
         """A graph was reset or collected; True when it was one that could serve."""
+        self.beside.pop(graph, None)
         return self.held.pop(graph, None) is not None

@@ -11,7 +11,9 @@ from wstrace.recorder.state.arenas import Arenas
 from wstrace.recorder.state.attached import ManagerState, WorkerState
 from wstrace.recorder.state.capture import CaptureState
 from wstrace.recorder.state.counters import Counters
+from wstrace.recorder.state.guard_state import GuardState
 from wstrace.recorder.state.kv_memory import MemoryState
+from wstrace.recorder.state.near import NearState
 from wstrace.recorder.state.output import TraceOutput, package_version
 from wstrace.recorder.state.phases import PhaseTracker
 from wstrace.recorder.state.steps import StepTracker
@@ -38,6 +40,9 @@ class Live:
         self.counters = Counters()
         self.capture = CaptureState()
         self.streams = StreamWatch()
+        self.guard = GuardState()
+        share = settings.warn_at
+        self.near = self.steps.near = None if share is None else NearState(share)
         self.memory = MemoryState(vllm=vllm)
 
     def _phase_changed(self, phase: Phase, why: str, error: str) -> None:

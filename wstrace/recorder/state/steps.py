@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from wstrace.recorder.state.near import NearState
 from wstrace.recorder.vllm_state.scheduler_output import (
     described,
     longest_continuation,
@@ -26,7 +27,7 @@ class StepTracker:
     the two wrappers of a step (`recorder/hooks/worker.py`) move it from the one to the other.
     `max_*` are the largest real steps so far: tokens a step, requests a step, tokens already
     computed of one request, and of one whose prefill went on (`max_continued`: a decode step
-    continues nothing).
+    continues nothing). `near` looks at real steps where `--warn-at` asks for it.
     """
 
     index: int = 0
@@ -40,6 +41,7 @@ class StepTracker:
     max_reqs: int = 0
     max_computed: int = 0
     max_continued: int = 0
+    near: NearState | None = None
 
     def begin(self, output: Any, in_warmup: bool) -> None:
         """execute_model(output) starts; a step with no tokens counts as idle.
@@ -67,6 +69,8 @@ class StepTracker:
             self.max_computed = most
         if tokens > reqs and most > self.max_continued:
             self.max_continued = max(self.max_continued, longest_continuation(output))
+        if self.near is not None:
+            self.near.step(output, tokens, reqs, most)
 
     def begin_dummy(self, num_tokens: int, kind: StepKind) -> None:
         """A `_dummy_run` or `execute_dummy_batch` starts."""

@@ -15,6 +15,7 @@ from wstrace.report.ci.gate_lines import (
     violation_line,
     where,
 )
+from wstrace.report.pages import page_url
 
 MAX_FINDINGS = 20
 
@@ -52,6 +53,8 @@ def _finding(judged: Judged) -> list[str]:
         lines.append(f"  {numbers(judged)}")
     if finding.advice:
         lines.append(f"  do: {finding.advice}")
+    if url := page_url(finding.code):
+        lines.append(f"  see: {url}")
     return lines
 
 

@@ -1,7 +1,9 @@
-"""Prometheus metrics of a run, in the text form that node_exporter's textfile collector reads.
+"""Prometheus metrics of a run: a text for node_exporter's textfile collector, and what
+`wstrace watch --metrics` serves.
 
-`METRICS` is the whole list: docs/dashboards.md and dashboards/grafana/wstrace.json use no
-other name, and tests hold them to it.
+`METRICS` is the whole list: docs/dashboards.md, dashboards/grafana/wstrace.json and
+dashboards/prometheus/rules.yml use no other name, and tests hold them to it. Names, types and
+escaping are prometheus_client's, which vLLM needs as well.
 """
 
 from __future__ import annotations
@@ -11,14 +13,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+
 from wstrace.findings.analysed_run import AnalysedRun
+from wstrace.recorder.state.guard_file import GROWTHS, HELP, LARGEST, NEAR
 from wstrace.runs.worker import Worker, WorkerSite
-from wstrace.trace.records import Slot
+from wstrace.trace.records import Growth, Slot
 from wstrace.trace.redact import redact_text
 
 Labels = dict[str, str]
 Sample = tuple[Labels, float]
 LONGEST_LABEL: Final = 200
+MOST_SAMPLES: Final = 2_000
+"""Samples of one metric: a server of eight ranks with a dozen sites has a hundred."""
 
 
 @dataclass(frozen=True)
@@ -32,28 +41,46 @@ class Metric:
 
 
 def render_prometheus(run: AnalysedRun) -> str:
-    """All metrics of a run; a family without a sample is left out."""
-    lines: list[str] = []
-    for metric in METRICS:
-        samples = [_line(metric.name, *sample) for sample in metric.samples(run)]
-        if samples:
-            lines += [f"# HELP {metric.name} {metric.help}"]
-            lines += [f"# TYPE {metric.name} {metric.kind}", *samples]
-    return "\n".join(lines) + "\n"
+    """All metrics of a run in Prometheus's text form; a family without a sample is left out."""
+    registry = CollectorRegistry()
+    registry.register(Families(families(run)))
+    return str(generate_latest(registry).decode())
 
 
-def _line(name: str, labels: Labels, value: float) -> str:
-    inside = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
-    number = str(int(value)) if value == int(value) else repr(value)
-    return f"{name}{{{inside}}} {number}" if inside else f"{name} {number}"
+class Families(Collector):
+    """Metric families that were made before: a scrape reads them and makes nothing."""
+
+    def __init__(self, made: Iterable[Family] = ()) -> None:
+        self.made = tuple(made)
+
+    def collect(self) -> Iterable[Family]:
+        """What the library asks for at each scrape."""
+        return self.made
 
 
-def _escape(text: str) -> str:
+def families(run: AnalysedRun) -> list[Family]:
+    """The metrics of a run that have a sample, as prometheus_client's families."""
+    found = [_family(metric, run) for metric in METRICS]
+    return [family for family in found if family.samples]
+
+
+def _family(metric: Metric, run: AnalysedRun) -> Family:
+    # The library takes a counter's name without the `_total` that it then adds.
+    family = Family(metric.name.removesuffix("_total"), metric.help, metric.kind)
+    for number, (labels, value) in enumerate(metric.samples(run)):
+        if number < MOST_SAMPLES:
+            clean = {key: _clean(text) for key, text in labels.items()}
+            family.add_sample(metric.name, clean, float(value))
+    return family
+
+
+def _clean(text: str) -> str:
+    """A label without a secret, at most LONGEST_LABEL characters and a hash."""
     clean = redact_text(text[:4096])
     if max(len(text), len(clean)) > LONGEST_LABEL:
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
         clean = f"{clean[:LONGEST_LABEL]}…{digest}"
-    return clean.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return clean.encode("utf-8", "replace").decode()
 
 
 def _rank(worker: Worker) -> Labels:
@@ -160,6 +187,56 @@ def _bounds(run: AnalysedRun) -> Iterator[Sample]:
             yield labels, site.bound.bytes
 
 
+def _headroom(run: AnalysedRun) -> Iterator[Sample]:
+    """Over the ranks that have the slot, the smallest arena decides."""
+    for site in run.sites:
+        arenas = [w.arena_now(site.slot) for w in run.workers if site.slot in w.slots()]
+        if site.bound.bytes is not None and arenas:
+            labels = {"site": str(site.key), **_slot(site.slot), "grade": site.bound.grade}
+            yield labels, min(arenas) - site.bound.bytes
+
+
+def _escapes(run: AnalysedRun) -> Iterator[Sample]:
+    for worker in run.workers:
+        for use in worker.sites.values():
+            escaped = sum(seen.outcome == "escaped" for seen in use.seen)
+            yield _site_labels(worker, use), escaped
+
+
+def _met(run: AnalysedRun) -> Iterator[tuple[Labels, Growth]]:
+    """The growths that the lock would have refused, by the site that asked."""
+    for worker in run.workers:
+        for growth in worker.growths:
+            if growth.forced and growth.site is not None:
+                where = worker.where(growth.site)
+                site = f"{where['file']}:{where['function']}"
+                yield {"site": site, **_rank(worker), **_slot(growth.slot)}, growth
+
+
+def _guard_growths(run: AnalysedRun) -> Iterator[Sample]:
+    counted: dict[tuple[tuple[str, str], ...], int] = {}
+    for labels, _ in _met(run):
+        key = tuple(labels.items())
+        counted[key] = counted.get(key, 0) + 1
+    for key, count in counted.items():
+        yield dict(key), count
+
+
+def _guard_bytes(run: AnalysedRun) -> Iterator[Sample]:
+    largest: dict[tuple[tuple[str, str], ...], int] = {}
+    for labels, growth in _met(run):
+        key = tuple(labels.items())
+        largest[key] = max(growth.after, largest.get(key, 0))
+    for key, size in largest.items():
+        yield dict(key), size
+
+
+def _near(run: AnalysedRun) -> Iterator[Sample]:
+    for worker in run.workers:
+        for near in worker.near:
+            yield {"site": near.site, **_rank(worker)}, near.bytes
+
+
 def _counts(name: str) -> Callable[[AnalysedRun], Iterator[Sample]]:
     def samples(run: AnalysedRun) -> Iterator[Sample]:
         for worker in run.workers:
@@ -220,6 +297,16 @@ METRICS: Final[Sequence[Metric]] = (
         _sites(lambda use: use.after_bytes),
     ),
     Metric("wstrace_site_bound_bytes", "gauge", "The most a site can need.", _bounds),
+    Metric(
+        "wstrace_site_headroom_bytes",
+        "gauge",
+        "Smallest arena of the site's slot less its bound; below 0 it can outgrow it.",
+        _headroom,
+    ),
+    Metric("wstrace_escapes_total", "counter", "Recorded requests above the lock.", _escapes),
+    Metric(GROWTHS, "counter", HELP[GROWTHS][1], _guard_growths),
+    Metric(LARGEST, "gauge", HELP[LARGEST][1], _guard_bytes),
+    Metric(NEAR, "gauge", HELP[NEAR][1], _near),
     Metric("wstrace_site_requests_total", "counter", "Requests of a site by phase.", _calls),
     Metric("wstrace_steps_total", "counter", "Real steps executed.", _counts("steps_real")),
     Metric(

@@ -1,0 +1,155 @@
+"""The guard's settings, its counters, the line that it tells; real managers: tests/matrix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.unit.recorder.test_growth import Manager, hold, manager
+from wstrace.recorder.hooks.growth import MARGIN, may_grow, try_grow
+from wstrace.recorder.hooks.production import as_line
+from wstrace.recorder.install import install, uninstall
+from wstrace.recorder.settings import Settings, read_settings
+from wstrace.recorder.state.guard_file import file_of_rank, write_counters
+from wstrace.recorder.state.guard_state import GuardState, Outgrown
+from wstrace.recorder.state.process import Live
+from wstrace.reserve.schema import SiteReserve
+from wstrace.trace.records import Ranks, Slot
+
+__all__ = ["manager"]
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("text", ["1", "true", "yes", "ON"])
+def test_the_guard_is_on_and_lets_a_locked_arena_grow(text: str) -> None:
+    settings = read_settings({"WSTRACE_GUARD": text, "WSTRACE_GUARD_MAX": "2GiB"})
+    assert (settings.guard, settings.on_growth, settings.grows) == (True, "grow", True)
+    assert (settings.guard_max, settings.not_understood) == (2 << 30, ())
+    assert not settings.records
+
+
+@pytest.mark.parametrize("text", ["", "0", "false", "No", "off"])
+def test_the_guard_is_off(text: str) -> None:
+    settings = read_settings({"WSTRACE_GUARD": text})
+    assert (settings.guard, settings.on_growth, settings.grows) == (False, "raise", False)
+
+
+def test_a_size_that_is_none_is_kept_to_be_told() -> None:
+    wrong = {"WSTRACE_GUARD_MAX": "two gigs", "WSTRACE_WARN_AT": "90%"}
+    settings = read_settings({"WSTRACE_GUARD": "1", **wrong})
+    assert (settings.guard_max, settings.warn_at) == (None, None)
+    assert [told.partition(" is ")[0] for told in settings.not_understood] == [
+        "WSTRACE_GUARD_MAX='two gigs'",
+        "WSTRACE_WARN_AT='90%'",
+    ]
+
+
+def test_ray_gets_the_setting_under_vllms_prefix() -> None:
+    assert read_settings({"VLLM_WSTRACE_GUARD": "1"}).guard
+
+
+def test_with_the_guard_off_and_nothing_else_no_hook_is_set() -> None:
+    try:
+        live = install(Settings(None, "run"))
+        assert not live.hooks.states
+    finally:
+        uninstall()
+
+
+def guarded(most: int | None) -> Live:
+    return Live(Settings(None, "run", guard=True, guard_max=most))
+
+
+@pytest.mark.parametrize(("size", "grows"), [(3000, True), (3001, False)])
+def test_the_limit_counts_what_comes_on_top_to_the_byte(
+    manager: Manager, size: int, grows: bool
+) -> None:
+    """A slot of 1000 bytes that no graph holds: 3000 bytes are 2000 more."""
+    live = guarded(2000)
+    assert may_grow(live, manager)
+    assert (try_grow(live, manager, 0, size) is not None) is grows
+    assert manager.sizes == [size if grows else 1000, 1000]
+
+
+@pytest.mark.parametrize(("size", "grows"), [(3000, True), (3001, False)])
+def test_an_arena_that_is_kept_counts_too(manager: Manager, size: int, grows: bool) -> None:
+    live = guarded(3000)
+    hold(live, manager)
+    assert (try_grow(live, manager, 0, size) is not None) is grows
+
+
+@pytest.mark.parametrize(("free", "grows"), [(MARGIN + 5000, True), (MARGIN + 4999, False)])
+def test_without_a_limit_a_margin_of_the_free_memory_stays(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch, free: int, grows: bool
+) -> None:
+    monkeypatch.setattr(
+        "wstrace.recorder.hooks.growth.free_memory", lambda worker: (free, 1 << 40)
+    )
+    live = guarded(None)
+    assert (try_grow(live, manager, 0, 5000) is not None) is grows
+    assert ("are free" in live.guard.why) is not grows
+
+
+def test_an_arena_of_the_time_of_a_capture_is_held_though_nobody_asked(
+    manager: Manager, tmp_path: Path
+) -> None:
+    """A view that was taken before the capture may be used in it."""
+    live = guarded(None)
+    live.arenas.changes(manager)
+    live.capture.begin()
+    live.capture.end(throwaway=False, present=live.arenas.present(manager))
+    assert live.capture.holds(Slot(), live.arenas.generation(0))
+    live.capture.release(live.capture.graph)
+    assert not live.capture.holds(Slot(), live.arenas.generation(0))
+
+
+def test_a_site_is_told_once_for_growths_and_once_for_refusals() -> None:
+    guard, site = GuardState(), Outgrown("file.py:ask", Slot())
+    assert guard.count(site, MIB, grew=True)
+    assert not guard.count(Outgrown("file.py:ask", Slot(1, 0)), 2 * MIB, grew=True)
+    assert guard.count(site, 4 * MIB, grew=False)
+    assert not guard.count(site, 4 * MIB, grew=False)
+    tally = guard.by_site[site]
+    assert (tally.growths, tally.refused, tally.bytes) == (1, 2, 4 * MIB)
+
+
+def test_the_file_is_one_that_prometheus_reads(tmp_path: Path) -> None:
+    guard = GuardState()
+    guard.count(Outgrown('odd "name".py:ask', Slot(1, 0)), MIB, grew=True)
+    write_counters(str(tmp_path / "guard.prom"), Ranks(dp=1, tp=3, rank=3), guard)
+    (file,) = tmp_path.iterdir()
+    assert file.name == "guard-dp1-rank3.prom"
+    families = {f.name: f for f in text_string_to_metric_families(file.read_text())}
+    (sample,) = families["wstrace_guard_site_bytes"].samples
+    assert sample.value == MIB
+    assert sample.labels == {
+        "site": 'odd "name".py:ask',
+        "dp": "1",
+        "pp": "0",
+        "tp": "3",
+        "ubatch": "1",
+        "lane": "0",
+    }
+    assert families["wstrace_guard_growths"].samples[0].value == 1
+
+
+def test_a_name_without_an_ending_gets_the_one_that_node_exporter_looks_for() -> None:
+    assert file_of_rank("/textfile/guard", Ranks()) == "/textfile/guard-rank0.prom"
+
+
+def test_the_line_is_a_site_of_a_reserve_config() -> None:
+    site = SiteReserve(
+        site="file.py:ask",
+        grade="proved",
+        bytes=2 * MIB,
+        observed=MIB,
+        formula="round256(num_reqs * 4)",
+        drivers={"num_reqs": "max_num_seqs"},
+        why='read from "the source"',
+    )
+    (item,) = yaml.safe_load(as_line(site))
+    assert SiteReserve(**item) == site
+    assert "slots" not in item

@@ -1,0 +1,78 @@
+"""What the guard adds to one get_simultaneous call that grows nothing.
+
+    scripts/bench guard [--pairs 400] [--calls 100] [--write]
+
+As scripts/bench overhead, whose pairs, table and machine line it shares: one side is vLLM's own
+method, the other the guard's wrapper. The last line is the result as JSON. --write puts the
+table into docs/guard.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from tools import ROOT
+from tools.bench.overhead import Block, Row, block, filled, line, paired, table, write
+from wstrace.recorder.hooks.manager import hook_manager
+from wstrace.recorder.settings import Settings
+from wstrace.recorder.state.process import Live
+from wstrace.recorder.toggle import detached
+
+BEGIN, END = "<!-- made by scripts/bench guard -->", "<!-- end of bench guard -->"
+
+
+def bare(manager: Any) -> Block:
+    """Microseconds a call of `_ensure_workspace_size` alone."""
+
+    def run(calls: int) -> float:
+        ensure = manager._ensure_workspace_size
+        start = time.thread_time_ns()
+        for _ in range(calls):
+            ensure(8192)
+        return (time.thread_time_ns() - start) / calls / 1000
+
+    return run
+
+
+def measure(live: Live, module: ModuleType, pairs: int, calls: int) -> list[Row]:
+    """Rows of one to three buffers, and of the wrapper on neither side."""
+    import torch
+
+    if not torch.accelerator.is_available():
+        torch.accelerator.empty_cache = lambda: None  # a growth calls it; it raises without one
+    spec, off = ((64, 128), torch.float16), partial(detached, live)
+    one = filled(module, num_ubatches=1)
+    rows = [paired(off, "the bare method", bare(one), pairs, 10 * calls)]
+    for count in (1, 2, 3):
+        run = block(one, [spec] * count)
+        rows.append(paired(off, f"{count} buffer{'s' * (count > 1)}", run, pairs, calls))
+    assert live.guard.least == 1 << 20, "the requests would take the slow path"
+    rows.append(paired(off, "3 buffers, off/off", run, pairs, calls, control=True))
+    assert not live.guard.by_site, "something grew"
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the guard adds to one call.")
+    parser.add_argument("--pairs", type=int, default=400)
+    parser.add_argument("--calls", type=int, default=100)
+    parser.add_argument("--write", action="store_true", help="Put it into docs/guard.md.")
+    options = parser.parse_args()
+    module = importlib.import_module("vllm.v1.worker.workspace")
+    live = Live(Settings(directory=None, run="bench", guard=True))
+    hook_manager(live, module)
+    rows = measure(live, module, options.pairs, options.calls)
+    text = table(rows, options.pairs, options.calls)
+    print(text)
+    print(line(rows, options.pairs, options.calls, bench="guard"))
+    if options.write:
+        write(ROOT / "docs" / "guard.md", f"\n{text}\n", BEGIN, END)
+
+
+if __name__ == "__main__":
+    main()
