@@ -54,7 +54,7 @@ def wrap_guard(live: Live) -> Callable[[Ensure], Ensure]:
                 return original(self, required_bytes)
             if is_compiling():
                 return original(self, required_bytes)
-            novel = NovelRequest(required_bytes, index_or_none(self))
+            novel = NovelRequest(required_bytes, guarded(live, "slot", index_or_none, self))
             guarded(live, "slot", look, live, self, novel)
             try:
                 result = original(self, required_bytes)
