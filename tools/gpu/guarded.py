@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tools.gpu import prompts
 from tools.gpu.evidence import Evidence, MissingError
-from tools.gpu.outcomes import answers, no_growth
+from tools.gpu.outcomes import answers, lacks, no_growth
 from tools.gpu.runner import Runner, asks
 from tools.gpu.servers import GpuServer
 from tools.gpu.table import Claim, Outcome, claim, equal
@@ -94,13 +94,20 @@ def claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         ("guard: nothing was recorded", partial(_unrecorded, guard)),
         ("guard: sites that its log tells of, once each", partial(_told, guard)),
         ("twin: arenas grew, and what captured graphs hold was kept", partial(_kept, twin)),
-        ("twin: the gate calls it an escape", lambda: equal(1, twin.gate_exit)),
+        _verdict(twin, setting["scenario"]),
         ("reserved: no arena grew in serving", partial(no_growth, reserved)),
         ("reserved: different prompts, different answers", partial(_differ, reserved, sent)),
         ("guard's answers are the reserved server's", partial(_same, guard, reserved, sent)),
         ("twin's answers are the reserved server's", partial(_same, twin, reserved, sent)),
     ]
     return [claim(setting["scenario"], text, check) for text, check in rows]
+
+
+def _verdict(twin: Evidence, scenario: str) -> tuple[str, Callable[[], Outcome]]:
+    """A growth after the lock is an escape; without a lock the graphs' arena must have stayed."""
+    if scenario == "h":
+        return "twin: the gate calls it an escape", lambda: equal(1, twin.gate_exit)
+    return "twin: no graph points at a freed arena (WS301)", partial(lacks, twin, "WS301")
 
 
 def _unrecorded(guard: Evidence) -> Outcome:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from wstrace.recorder.state.arenas import arena_of
-from wstrace.recorder.state.kv_memory import free_memory
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import workspace
+from wstrace.recorder.vllm_state.kv_cache import free_memory
 from wstrace.units import exact
 
 MARGIN: Final = 256 << 20
@@ -92,7 +92,7 @@ def _free(live: Live, manager: Any, wanted: int) -> int | None:
     """Free device bytes, after a look into what PyTorch holds without using it where those
     do not suffice (vLLM's own growth does that each time, from 0.20 on)."""
     found = free_memory(live.worker.current)
-    if found is not None and found[0] < wanted and _on_cuda(manager):
+    if found is not None and found[0] < wanted and workspace.on_cuda(manager):
         import torch
 
         torch.cuda.empty_cache()
@@ -128,7 +128,7 @@ def _put(live: Live, manager: Any, index: int, tensor: Any) -> None:
     old = workspace.tensor_at(manager, index)
     if old is not None and _held(live, manager, index):
         _kept.append(old)
-    elif old is not None and _on_cuda(manager):
+    elif old is not None and workspace.on_cuda(manager):
         import torch
 
         torch.cuda.synchronize(workspace.device(manager))
@@ -152,12 +152,8 @@ def _capturing(live: Live, manager: Any) -> bool:
     """Whether a graph is being captured: as the hooks say, and where PyTorch knows, it too."""
     if live.capture.active:
         return True
-    if not _on_cuda(manager):
+    if not workspace.on_cuda(manager):
         return False
     import torch
 
     return bool(torch.cuda.is_current_stream_capturing())
-
-
-def _on_cuda(manager: Any) -> bool:
-    return getattr(workspace.device(manager), "type", "") == "cuda"

@@ -50,6 +50,11 @@ def device(manager: Any) -> Any:
     return manager._device
 
 
+def on_cuda(manager: Any) -> bool:
+    """Whether its arenas lie on a CUDA (or ROCm) device, whose work is asynchronous."""
+    return getattr(device(manager), "type", "") == "cuda"
+
+
 def allocation_context(manager: Any) -> AbstractContextManager[Any]:
     """The manager's own context for allocations, where it has one."""
     context: AbstractContextManager[Any] = getattr(manager, "_alloc_context", nullcontext)()
