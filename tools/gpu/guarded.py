@@ -104,7 +104,7 @@ def claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
 
 
 def _verdict(twin: Evidence, scenario: str) -> tuple[str, Callable[[], Outcome]]:
-    """A growth after the lock is an escape; without a lock what graphs hold must have stayed."""
+    """A growth after the lock is an escape; without one what graphs hold must have stayed."""
     if scenario == "h":
         return "twin: the gate calls it an escape", lambda: equal(1, twin.gate_exit)
     return "twin: no graph points at a freed arena (WS301)", partial(lacks, twin, "WS301")
