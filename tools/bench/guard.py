@@ -4,7 +4,8 @@
 
 As scripts/bench overhead, whose pairs, table and machine line it shares: one side is vLLM's own
 method, the other the guard's wrapper. The last line is the result as JSON. --write puts the
-table into docs/guard.md.
+table into docs/guard.md. A step with and without WSTRACE_WARN_AT is timed as in
+scripts/bench overhead: each against no hooks, cold.
 """
 
 from __future__ import annotations
@@ -12,16 +13,30 @@ from __future__ import annotations
 import argparse
 import importlib
 import time
+from dataclasses import replace
 from functools import partial
+from statistics import quantiles
 from types import ModuleType
 from typing import Any
 
 from tools import ROOT
-from tools.bench.overhead import Block, Row, block, filled, line, paired, table, write
+from tools.bench.overhead import (
+    Block,
+    Row,
+    block,
+    decode_step,
+    filled,
+    line,
+    machine,
+    paired,
+    table,
+    write,
+)
 from wstrace.recorder.hooks.manager import hook_manager
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.toggle import detached
+from wstrace.testbed.step_cost import step_cost
 
 BEGIN, END = "<!-- made by scripts/bench guard -->", "<!-- end of bench guard -->"
 
@@ -57,6 +72,26 @@ def measure(live: Live, module: ModuleType, pairs: int, calls: int) -> list[Row]
     return rows
 
 
+def steps(pairs: int) -> dict[str, list[float]]:
+    """Microseconds that a step of eight requests takes more, without a site near its arena."""
+    output = [decode_step(8)]
+    plain = Settings(directory=None, run="bench", guard=True)
+    warns = replace(plain, warn_at=0.9)
+    return {
+        "a step, recorded": step_cost(output, pairs, plain),
+        "a step, recorded, WSTRACE_WARN_AT=0.9": step_cost(output, pairs, warns),
+    }
+
+
+def step_rows(found: dict[str, list[float]], pairs: int) -> str:
+    """The rows of the table of steps."""
+    rows = ["| hooks | added, us | middle half |", "| --- | --- | --- |"]
+    for name, added in found.items():
+        low, middle, high = quantiles(added, n=4)
+        rows.append(f"| {name} | {middle:+.0f} | {low:.0f} to {high:.0f} |")
+    return "\n".join([*rows, "", f"{pairs} pairs of single steps of 8 requests; {machine()}"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the guard adds to one call.")
     parser.add_argument("--pairs", type=int, default=400)
@@ -68,6 +103,7 @@ def main() -> None:
     hook_manager(live, module)
     rows = measure(live, module, options.pairs, options.calls)
     text = table(rows, options.pairs, options.calls)
+    text += f"\n\n{step_rows(steps(options.pairs), options.pairs)}"
     print(text)
     print(line(rows, options.pairs, options.calls, bench="guard"))
     if options.write:

@@ -32,13 +32,16 @@ class _Idle:
         return None
 
 
-def step_cost(outputs: Sequence[Any], pairs: int = 300) -> list[float]:
+def step_cost(
+    outputs: Sequence[Any], pairs: int = 300, settings: Settings | None = None
+) -> list[float]:
     """Microseconds that the hooks of execute_model and sample_tokens add to a step.
 
     One value a pair of steps, with and without the hooks, in random order; the pairs go
-    through the SchedulerOutputs of `outputs` in turn. Writes no trace.
+    through the SchedulerOutputs of `outputs` in turn. Writes no trace. `settings`: those of
+    the recorder, which writes nothing.
     """
-    live = Live(Settings(directory=None, run="step-cost"))
+    live = Live(settings or Settings(directory=None, run="step-cost"))
     live.worker.current = object()
     makers = worker_makers(live)
     wrapped = {name: makers[name](getattr(_Idle, name)) for name in STEP_METHODS}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from wstrace.recorder.hooks.requests import provenance_of
+from wstrace.recorder.hooks.provenance import provenance_of
 
 torch = pytest.importorskip("torch")
 

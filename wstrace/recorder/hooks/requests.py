@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.hooks import streams
 from wstrace.recorder.hooks.growth import may_grow, try_grow
+from wstrace.recorder.hooks.provenance import every_way, sliced, spec_records, specs_above
 from wstrace.recorder.state.arenas import EMPTY, Arena, arena_of
 from wstrace.recorder.state.counters import Entry, HotKey, Tally
 from wstrace.recorder.state.process import Live
@@ -30,12 +31,9 @@ from wstrace.recorder.vllm_state.workspace import is_locked, slot_at, slot_index
 from wstrace.trace.records import (
     Failure,
     Growth,
-    Leaf,
-    Provenance,
     Request,
     Site,
     Slot,
-    Spec,
 )
 from wstrace.vllm.methods import VIEWS
 
@@ -270,7 +268,7 @@ def describe(
         way = _completed(live, manager, novel, request, caller)
     finally:
         live.output.write(request)
-    return way or _every_way()
+    return way or every_way()
 
 
 def request_of(
@@ -343,16 +341,10 @@ def _kinds(
 
 
 def _shapes(live: Live, request: Request, caller: FrameType) -> Way:
-    raw = _specs_above(caller)
-    request.specs = _spec_records(raw)
-    request.provenance, way = _provenance(live, caller, raw)
+    raw = specs_above(caller)
+    request.specs = spec_records(raw)
+    request.provenance, way = sliced(live, caller, raw)
     return way
-
-
-def _every_way() -> Way:
-    from wstrace.slicer.live.way import EVERY_WAY
-
-    return EVERY_WAY
 
 
 _PIECES = (
@@ -362,66 +354,6 @@ _PIECES = (
     ("stack", _asker),
     ("classes", _kinds),
 )
-
-
-def _specs_above(caller: FrameType) -> tuple[Any, ...]:
-    """The specs of the get_simultaneous frame that `caller` called: search from the top."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame is not caller:
-        specs = frames.raw_specs(frame)
-        if specs:
-            return specs
-        frame = frame.f_back
-    return ()
-
-
-def _spec_records(raw: tuple[Any, ...]) -> list[Spec]:
-    try:
-        return frames.spec_records(raw)
-    except (TypeError, ValueError, AttributeError):
-        return []
-
-
-def provenance_of(caller: FrameType, raw: tuple[Any, ...]) -> tuple[Provenance, Way]:
-    """Slice the caller's source for the request's formula; says where it stopped.
-
-    The slicer is imported here, on the first novel request, to keep start-up cheap.
-    """
-    from wstrace.slicer.live.way import EVERY_WAY
-    from wstrace.slicer.slicer import slice_request
-
-    if not raw:
-        return Provenance(stopped="the request's shapes were not seen"), EVERY_WAY
-    sliced = slice_request(caller, raw)
-    found = Provenance(
-        formula=sliced.formula,
-        arms=list(sliced.arms),
-        leaves=[
-            Leaf(
-                name=leaf.name,
-                kind=leaf.kind,
-                value=leaf.value,
-                role=leaf.role,
-                source=leaf.source,
-                where=leaf.where,
-                why=leaf.why,
-            )
-            for leaf in sliced.leaves
-        ],
-        statements=list(sliced.statements),
-        stopped=sliced.stopped,
-        callers=list(sliced.way.callers),
-        types=list(sliced.way.types),
-    )
-    return found, sliced.way
-
-
-def _provenance(live: Live, caller: FrameType, raw: tuple[Any, ...]) -> tuple[Provenance, Way]:
-    try:
-        return provenance_of(caller, raw)
-    except Exception as error:
-        live.output.complain("slicer", error)
-        return Provenance(stopped=f"the slicer failed: {type(error).__name__}"), _every_way()
 
 
 def _write_growth(
