@@ -1,4 +1,4 @@
-"""Where a request's bytes come from: shapes, and the formula sliced from the caller's source."""
+"""Where a request's bytes come from: shapes, and a formula sliced from the caller's source."""
 
 from __future__ import annotations
 
