@@ -14,7 +14,7 @@ from tests.unit.report_html import runs
 from wstrace.cli.watch.screen import picture
 from wstrace.cli.watch.state import RunState
 from wstrace.cli.watch.tail import FileTail, FolderTail, read_meta
-from wstrace.trace.records import Header, Lock, PhaseChange, Slot
+from wstrace.trace.records import Header, Lock, NearLimit, PhaseChange, Slot
 
 
 def _whole(tmp_path: Path) -> tuple[bytes, int]:
@@ -113,3 +113,11 @@ def test_events_of_another_run_of_the_folder_are_not_mixed_in(tmp_path: Path) ->
         state.apply(path, Lock(event="unlock", slots=[], sizes=[], phase="unlocked"))
     assert state.news(0, "followed") == ["rank 0: unlock"]
     assert state.news(state.told - 1, "earlier") == []
+
+
+def test_a_site_that_comes_near_its_limit_is_an_event() -> None:
+    state = RunState()
+    state.apply(Path("x"), NearLimit(site="attn.py:prefill", bytes=1600, arena=1777))
+    assert state.news(0, "") == [
+        "?: near its limit: attn.py:prefill needs 1.56 KiB of 1.74 KiB"
+    ]

@@ -17,6 +17,7 @@ from wstrace.trace.records import (
     Growth,
     Header,
     Lock,
+    NearLimit,
     Phase,
     PhaseChange,
     Ranks,
@@ -128,6 +129,9 @@ def _apply(state: ProcessState, record: Record) -> str:
             return _failure(state, record)
         case Lock():
             return _lock(state, record)
+        case NearLimit():
+            needs = f"needs {human(record.bytes)} of {human(record.arena)}"
+            return f"near its limit: {redact_text(record.site)} {needs}"
         case ReserveEvent():
             state.reserve = record.event
             return f"reserve {record.event}" + (f": {record.why}" if record.why else "")

@@ -160,7 +160,7 @@ def _tell_line(
     """The line of `sites:` that the reserve config lacks, with the bound of the site."""
     line = reserve_line(live, manager, novel, site, caller)
     name = live.settings.reserve
-    where = name or "a reserve config, which `wstrace reserve TRACE` makes"
+    where = name or "a reserve config, which `wstrace fix` makes"
     covers = "its worst case" if line.follows_limits else "only what was asked now"
     logger.warning("wstrace guard: under `sites:` of %s this line reserves %s:", where, covers)
     logger.warning("%s", as_line(line))
