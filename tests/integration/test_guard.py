@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from tests.integration.test_main_job import PATTERNS, SITE, run_command, worst_case, wstrace
-from wstrace.cli.demo import LONG, LONGEST, SHORT, TOKENS_OUT
 from wstrace.findings.analysed_run import load_run
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engine
 
+SHORT, LONG, LONGEST, TOKENS_OUT = 100, 1500, 2048, 4
 PROMPTS = (SHORT, LONG, LONGEST - TOKENS_OUT)
 # WARNING 11-28 17:30:00 [production.py:240] - {"site": "wstrace/testbed/...
 LINE = re.compile(r"- \{\"site\": .*\}$", re.MULTILINE)
