@@ -14,7 +14,7 @@ from typing import Final
 
 from wstrace.findings.finding import Finding
 from wstrace.report.finding_json import triage_json
-from wstrace.report.finding_text import block
+from wstrace.report.finding_text import MAX_LINE, block
 from wstrace.report.markdown import escape, finding_lines
 from wstrace.report.safe import clean
 from wstrace.triage.diagnose.relatives import NotTheArena
@@ -67,7 +67,10 @@ def relative_block(relative: NotTheArena, width: int) -> list[str]:
     """What is not the arena, as plain lines."""
     lines = textwrap.wrap(f"not the arena: {_titled(relative)}", width, subsequent_indent="  ")
     lines += textwrap.wrap(
-        clean(f"why: {relative.why}"), width, initial_indent="  ", subsequent_indent="      "
+        clean(f"why: {relative.why}", MAX_LINE),
+        width,
+        initial_indent="  ",
+        subsequent_indent="      ",
     )
     sizes = (("asked for", relative.asked), ("had", relative.had))
     lines += [f"  {name}: {exact(size)}" for name, size in sizes if size is not None]

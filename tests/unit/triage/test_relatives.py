@@ -74,6 +74,19 @@ def test_flashinfers_own_buffer(text: str, asked: int, had: int | None, size: in
     assert int(number) % 2**20 == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("RuntimeError: FlashInfer workspace buffer is too small", None),
+        ("trtllm workspace size exceeds the buffer: 536870912 needed", 536_870_912),
+    ],
+)
+def test_flashinfers_buffer_in_other_words(text: str, asked: int | None) -> None:
+    found = _one(text)
+    assert (found.kind, found.asked) == ("flashinfer_buffer", asked)
+    assert found.knob.startswith("VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=")
+
+
 def test_the_buffer_that_the_text_names_counts() -> None:
     text = f"VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=1073741824 vllm serve m\n{FAILED}"
     assert _one(text).knob.endswith(f"={1536 * 2**20}")

@@ -38,6 +38,22 @@ def test_the_size_tells_the_release(head: str) -> None:
     assert "what vLLM 0.31.0 up to, not including, 0.32.0 asks for" in " ".join(log.evidence)
 
 
+def test_the_size_fixes_the_width_that_the_text_lacks() -> None:
+    """40,000,000 rows of 132 bytes; of 10,000,000 they would be of 528, which no key has."""
+    text = f"{KPOOL.format('5036.40')}, max_model_len 1000000, kpool 4"
+    (finding,) = read(text).findings
+    assert log_of(finding).fits == (("0.31.0", "0.32.0"),)
+    assert (bound_of(finding).bytes, bound_of(finding).grade) == (WHOLE, "fitted")
+    assert "index_head_dim = 128: fixed by 5036.40 MB" in bound_of(finding).assumed
+    assert f"{QUARTER:,} bytes" in log_of(finding).commands[0]
+
+
+def test_what_cannot_be_told_excludes_no_release() -> None:
+    """Without the pool's size the newer formulas may make it too."""
+    (finding,) = read(f"{KPOOL.format('5036.40')}, max_model_len 1000000").findings
+    assert log_of(finding).fits == ()
+
+
 def test_an_upgrade_is_judged_by_its_own_formula() -> None:
     (finding,) = _kpool("5036.40")
     upgrade = log_of(finding).commands[0]

@@ -45,6 +45,8 @@ def test_a_sentence_names_the_function_that_the_message_lacks() -> None:
         (", locked size is 0.88 MB", "0.88 MB"),
         (", locked size 2.06 MB", "2.06 MB"),
         (" (had 0.88 MB)", "0.88 MB"),
+        (" - locked at 0.88 MB", "0.88 MB"),
+        (", but has only 0.88 MB", "0.88 MB"),
         (", current size: 1.50 MB", "1.50 MB"),
     ],
 )

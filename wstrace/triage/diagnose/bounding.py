@@ -5,7 +5,8 @@ Numbers may not be those of the failing server: the log itself shows more, or ot
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from wstrace.bounds.bound import Bound
@@ -17,7 +18,7 @@ from wstrace.triage.diagnose import releases, sizes
 from wstrace.units import exact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from wstrace.findings.finding import Finding, Span
     from wstrace.known_sites.known import KnownSite
@@ -31,11 +32,12 @@ _BLOCK: Final = (
 
 @dataclass(frozen=True)
 class Rule:
-    """The known site of a call with the formula that counts, and the releases that its size
-    fits, where it tells any."""
+    """The known site of a call with the formula that counts, the releases that its size fits,
+    and a number that the size fixes, where it tells any."""
 
     site: KnownSite | None = None
     fits: tuple[Span, ...] = ()
+    solved: Mapping[str, int] = field(default_factory=dict)
 
 
 def choose_rule(
@@ -53,8 +55,8 @@ def choose_rule(
     site = _matching(paths, function or "", version, numbers, size, step)
     if site is None:
         return Rule()
-    fits = releases.fitting(site, numbers, size, step)
-    return Rule(releases.held(site, version, fits), tuple(fits))
+    fits, solved = releases.fitting(site, numbers, size, step)
+    return Rule(releases.held(site, version, fits), tuple(fits), solved)
 
 
 def _matching(
@@ -101,6 +103,12 @@ def worst_case(
         used = parse(site.formula).names & filled.keys()
         found = replace(found, constants=found.constants | {n: filled[n] for n in sorted(used)})
     return replace(found, grade="fitted", assumed=assumed, why=_why(site, assumed))
+
+
+def with_solved(bound: Bound, solved: Mapping[str, int], seen: Amount) -> Bound:
+    """`bound` as one that rests on a number which the printed size fixed."""
+    told = tuple(f"{name} = {value}: fixed by {seen.text}" for name, value in solved.items())
+    return replace(bound, grade="fitted", assumed=(*bound.assumed, *told))
 
 
 def _largest(

@@ -88,7 +88,10 @@ def _said(text: Text, settings: Settings, given: Given) -> Iterator[NotTheArena]
 
 def _flashinfer(text: Text, fact: Relative, numbers: Mapping[str, int]) -> NotTheArena:
     """FlashInfer cuts its allocations out of one buffer: what lacks is added to its size."""
-    asked, left = fact.first or 0, fact.second
+    asked, left = fact.first, fact.second
+    if asked is None:
+        why = "FlashInfer's kernels have a buffer of their own: no lock, and no reserve helps."
+        return _of(text, fact, why, f"{NUMBERS[_BUFFER].env}=BYTES")
     default = NUMBERS[_BUFFER].default
     buffer = numbers.get(_BUFFER, default if isinstance(default, int) else 0)
     need = buffer + asked - (left or 0)

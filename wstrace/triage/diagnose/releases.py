@@ -28,17 +28,20 @@ def spans(site: KnownSite) -> list[Span]:
 
 def fitting(
     site: KnownSite, values: Mapping[str, int], amount: Amount | None, step: StepDump | None
-) -> list[Span]:
-    """The spans whose formula makes `amount` without a free number; none where all do.
+) -> tuple[list[Span], Mapping[str, int]]:
+    """The spans whose formula makes `amount` without a free number, and a width that the size
+    fixes. None where all do, or where one cannot be told for want of a number.
 
     A size that follows a free driver fits nearly always, and says nothing of the release.
     """
     if amount is None or amount.bytes is None:
-        return []
-    found = [
-        span for span in spans(site) if sizes.fixed(site.at(span[0]), values, amount, step)
-    ]
-    return found if len(found) < len(site.variants) else []
+        return [], {}
+    found = {s: sizes.fixed(site.at(s[0]), values, amount, step) for s in spans(site)}
+    made = {span: way for span, way in found.items() if isinstance(way, sizes.Made)}
+    if True in found.values() or not made or len(made) == len(found) > 1:
+        return [], {}
+    solved = next(iter(made.values())).solved if len(made) == 1 else {}
+    return (list(made) if len(found) > 1 else []), solved
 
 
 def held(site: KnownSite, version: str | None, fits: Sequence[Span]) -> KnownSite:

@@ -26,6 +26,7 @@ BLOCK_SIZES: Final = (16, 32, 64, 128, 256)
 _SHOWN: Final = 8
 _HEAD_SIZE: Final = 8
 _HEADS_BY_SIZE: Final = 32
+_WIDTHS: Final = ("_dim", "head_size")
 _FROM_STEP: Final[Mapping[str, Callable[[StepDump], tuple[int | None, ...]]]] = {
     "num_computed_tokens": lambda step: _continued(step),
     "num_scheduled_tokens": lambda step: (step.total_tokens,),
@@ -149,26 +150,64 @@ def exact(
     return Exact(sizes.pop(), f"only {driver} = {told} makes {amount.text}")
 
 
+@dataclass(frozen=True)
+class Made:
+    """That a call of a site makes a printed size, with no number free: its bytes, and a width
+    that the size itself fixes where that one was not known."""
+
+    bytes: int
+    solved: Mapping[str, int]
+
+
 def fixed(
     site: KnownSite, values: Mapping[str, int], amount: Amount, step: StepDump | None
-) -> Exact | None:
-    """The exact bytes where a call of the site has no free number, or one that the dump names,
-    and makes `amount`."""
+) -> Made | bool:
+    """How a call of the site makes `amount`; False where none does, True where numbers are
+    missing to tell."""
     numbers = with_defaults(site, values)
+    unknown = False
     for text in site.requests:
         request = _parsed(text)
         free = request.names - numbers.keys()
-        if not free:
-            size = _evaluate(request, numbers)
+        made = _made(request, numbers, free, site, amount, step)
+        if made is not None:
+            return made
+        unknown = unknown or not _tellable(free, site, step)
+    return unknown
+
+
+def _made(
+    request: Expression,
+    numbers: Mapping[str, int],
+    free: frozenset[str],
+    site: KnownSite,
+    amount: Amount,
+    step: StepDump | None,
+) -> Made | None:
+    if not free:
+        size = _evaluate(request, numbers)
+        return Made(size, {}) if size is not None and amount.fits(size) else None
+    name = next(iter(free))
+    if len(free) > 1:
+        return None
+    if name in site.drivers:
+        for seen in _seen(name, step):
+            size = _evaluate(request, {**numbers, name: seen})
             if size is not None and amount.fits(size):
-                return Exact(size, f"{text} makes {amount.text}")
-        elif len(free) == 1 and free <= site.drivers.keys():
-            (driver,) = free
-            for seen in _seen(driver, step):
-                size = _evaluate(request, {**numbers, driver: seen})
-                if size is not None and amount.fits(size):
-                    return Exact(size, f"{driver} = {seen}, from the scheduler dump")
-    return None
+                return Made(size, {})
+        return None
+    if not name.endswith(_WIDTHS):
+        return None
+    ways = [(v, s) for v, s in _solutions(request, numbers, name, amount) if v % 32 == 0]
+    return Made(ways[0][1], {name: ways[0][0]}) if len(ways) == 1 else None
+
+
+def _tellable(free: frozenset[str], site: KnownSite, step: StepDump | None) -> bool:
+    """Whether a call with these names free was tried: none, a dump's driver, or one width."""
+    if len(free) > 1:
+        return False
+    name = next(iter(free), "")
+    return not name or name.endswith(_WIDTHS) or (name in site.drivers and step is not None)
 
 
 def of_driver(

@@ -249,12 +249,14 @@ def _of_resize(
     version = _version(settings, resize.origin.line)
     rule = _rule(resize, settings, given)
     site = rule.site
-    numbers = values(config, given, settings.model())
+    numbers = {**values(config, given, settings.model()), **rule.solved}
     exact = _locked(resize.after, text)
     if exact is None and site is not None:
         made = sizes.fixed(site, numbers, resize.after, None)
-        exact = made.bytes if made else None
+        exact = made.bytes if isinstance(made, sizes.Made) else None
     bound = bounding.worst_case(site, numbers)
+    if bound is not None and rule.solved:
+        bound = bounding.with_solved(bound, rule.solved, resize.after)
     if kind != "over_reserved":
         bound = bounding.checked(bound, site, numbers, resize.after, ())
     log = FromLog(

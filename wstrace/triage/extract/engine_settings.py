@@ -148,7 +148,7 @@ _SPECULATIVE: Final = re.compile(r"[\"']num_speculative_tokens[\"']\s*:\s*(\d+)"
 # matches: 'max_num_batched_tokens=8192'
 _ASSIGNED: Final = re.compile(
     r"(?<![\w-])(?P<name>max[-_]model[-_]len|max[-_]num[-_]batched[-_]tokens"
-    r"|max[-_]num[-_]seqs|(?:tensor|data|pipeline)[-_]parallel[-_]size"
+    r"|max[-_]num[-_]seqs|(?:index_)?kpool|(?:tensor|data|pipeline)[-_]parallel[-_]size"
     rf"|{'|'.join(_ENVIRONMENT)})[\"'`]?(?:\s*[=:]\s*|\s+(?:is\s+|of\s+)?)[\"'`]?(?P<value>\d[\d_,]*[kKmM]?)(?![\w.])"
 )
 _KEYS: Final = dict.fromkeys(key for row in rows() for key in row.keys if "." not in key)
@@ -267,7 +267,7 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
             for found in _MODEL_KEY.finditer(text):
                 key, value = MODEL + found["key"], int(found["value"])
                 yield Setting(key, value, Source.PROSE, line.number)
-        if "max" in text or "parallel" in text or "VLLM_" in text:
+        if any(word in text for word in ("max", "parallel", "VLLM_", "kpool")):
             for found in _ASSIGNED.finditer(text):
                 yield from _assigned(found, line.number)
     texts = [line.text for line in lines]
@@ -305,6 +305,7 @@ def _flags(text: str, line: int) -> Iterator[Setting]:
 
 def _assigned(match: re.Match[str], line: int) -> Iterator[Setting]:
     name = match["name"].replace("-", "_")
+    name = "index_kpool" if name == "kpool" else name
     value = whole_number(match["value"])
     if value:
         yield Setting(_NAMES.get(name, name), value, Source.PROSE, line)

@@ -36,6 +36,17 @@ _LINES: Final[tuple[tuple[RelativeKind, str, re.Pattern[str]], ...]] = (
         ),
     ),
     (
+        # FlashInfer's and TensorRT-LLM's kernels, in other words
+        "flashinfer_buffer",
+        "orkspace",
+        # matches: 'FlashInferworkspacebufferistoosmall:536870912bytesrequired,413138944given'
+        re.compile(
+            r"(?i:(?P<name>flashinfer|trtllm|fmha)[^.]{0,60}?workspace_?(?:buffer|size)[^.\d]{0,40}?"
+            r"(?:toosmall|insufficient|exceed|overflow|notlargeenough))"
+            r"(?:[^\d]{1,40}(?P<first>\d{5,})(?:[^\d]{1,40}(?P<second>\d{5,}))?)?"
+        ),
+    ),
+    (
         # vLLM 0.32.0: current_workspace_manager in a process that made none
         "no_manager",
         "notinitialized",

@@ -55,7 +55,10 @@ _REQUIRES: Final = re.compile(rf"requires{SIZE.format('size')}")
 # matches: 'requires{required}MB'
 _PLACEHOLDER: Final = re.compile(r"requires[^\d]{1,40}[KMGT]i?B|requires[{<%]|requires\.\.")
 # the arena as vLLM says it, `currentsizeis`, and as people do: `lockedsize3.06MB`, `(had0.88MB`
-_HAD: Final = r"[,.;]?(?:and|but)?(?:(?:current|locked)size(?:is|was|of)?|\(?had):?"
+_HAD: Final = (
+    r"[,.;-]?(?:and|but)?(?:(?:current|locked)size(?:is|was|of)?|\(?had(?:only)?"
+    r"|(?:it)?(?:is)?locked(?:at|to|with)|(?:it)?ha[sd](?:only)?):?"
+)
 # matches: ',lockedsize2.06MB'
 _CURRENT: Final = re.compile(rf"{_HAD}{SIZE.format('size')}")
 # vLLM's own words before the size; in others it is a person's retelling
