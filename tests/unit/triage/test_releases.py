@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.triage.generator import bound_of, log_of, read
+from wstrace.bounds.by_rule import rule_bound
 from wstrace.findings.finding import Finding
+from wstrace.known_sites.known import matches
 from wstrace.triage.diagnose.numbers import Given
 
 KPOOL = (
     "'sparse_attn_indexer_kpool.py:284:sparse_attn_indexer_kpool': 0.00 MB -> {} MB (ubatch 0)"
+)
+MOE = (
+    "Workspace is locked but allocation from 'modular_kernel.py:1095:_allocate_buffers' "
+    "requires {:.2f} MB, current size is 1.02 MB. Workspace growth is not allowed after locking."
 )
 NUMBERS = {"max_model_len": 1_000_000, "index_kpool": 4, "index_head_dim": 128}
 WHOLE = 40_000_000 * 132 + 1_048_576
@@ -99,3 +105,24 @@ def test_the_builders_own_reservation(
     assert (finding.code, log.rule and log.rule.id) == ("WS201", rule)
     assert finding.serving_bytes == bound_of(finding).bytes == worst
     assert "after the KV cache size was decided" in log.why
+
+
+def test_of_alternatives_the_one_whose_worst_case_was_asked_for() -> None:
+    """A free number of rows makes nearly every size of any experts; a worst case is only one's
+    to its last digit."""
+    numbers = {
+        "max_num_batched_tokens": 8192, "top_k": 8, "moe_intermediate_size": 1536,
+        "hidden_size": 4096, "moe_max_num_tokens": 1024, "num_local_experts": 16,
+        "num_dispatchers": 2,
+    }  # fmt: skip
+    rules = matches("modular_kernel.py", "_allocate_buffers", "0.30.0")
+    worst = {r.id: rule_bound(r, numbers).bytes for r in rules}
+    for rule in rules:
+        size = worst[rule.id]
+        if size is None or list(worst.values()).count(size) > 1:
+            continue
+        text = ENGINE.format("0.30.0") + "\n" + MOE.format(size / 2**20)
+        (finding,) = read(text, Given(numbers)).findings
+        found = log_of(finding).rule
+        assert found is not None
+        assert f"{(worst[found.id] or 0) / 2**20:.2f}" == f"{size / 2**20:.2f}"

@@ -30,6 +30,15 @@ _BLOCK: Final = (
 )
 
 
+def _at_most(
+    site: KnownSite, numbers: Mapping[str, int], size: Amount, step: StepDump | None
+) -> bool:
+    """Whether the printed size is the site's worst case: a step at its limit asked for it. A
+    free driver makes nearly every size, this one does not."""
+    most = rule_bound(site, numbers).bytes
+    return most is not None and size.fits(most)
+
+
 @dataclass(frozen=True)
 class Rule:
     """The known site of a call with the formula that counts, the releases that its size fits,
@@ -72,9 +81,11 @@ def _matching(
         if first is None or path is None:
             continue
         if size is not None and size.bytes is not None:
-            for site in known.matches(path, function, version):
-                if sizes.exact(site, numbers, size, step):
-                    return site
+            rules = known.matches(path, function, version)
+            for fits in (_at_most, sizes.exact):
+                for site in rules:
+                    if fits(site, numbers, size, step):
+                        return site
         return first
     return None
 

@@ -206,7 +206,7 @@ def _by_site(
         return Verdict("wrong_slot", "WS104", reasons.SITE_SLOT, "likely")
     if _is_empty(refusal) and site.triage_class != "never_profiled":
         return Verdict("never_profiled", "WS101", reasons.NOTHING_ASKED)
-    if _is_constant(site):
+    if site.triage_class == "undersized_in_profile" and _is_constant(site):
         return Verdict("never_profiled", "WS101", reasons.CONSTANT, "likely")
     if site.triage_class in ("undersized_in_profile", "over_reserved"):
         kind: LogClass = "undersized_in_profile"
