@@ -108,6 +108,18 @@ def test_repeated_failures_are_read_once_and_new_ones_still_found() -> None:
     assert any(b"99.00 MB" in kept_block.data for kept_block, _ in kept)
 
 
+def test_a_restart_is_nothing_new_past_some() -> None:
+    """A crash loop: each restart has a pid of its own, and the same to say."""
+    loop = (
+        "\n".join(log_lines(Failure().traceback(), f"EngineCore pid={pid}"))
+        for pid in range(4000)
+    )
+    stream = BytesIO("\n".join(loop).encode())
+    prefilter = Prefilter(budget=0)
+    kept = [block for block, _ in prefilter.kept(opening.blocks(stream, "x", 10_000))]
+    assert prefilter.repeated > 10 * len(kept)
+
+
 def test_many_different_failures_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "MOST", 40)
     lines = (Failure(line=n, required=n + 2.0).message for n in range(60))

@@ -15,7 +15,8 @@ KPOOL = (
 )
 MOE = (
     "Workspace is locked but allocation from 'modular_kernel.py:1095:_allocate_buffers' "
-    "requires {:.2f} MB, current size is 1.02 MB. Workspace growth is not allowed after locking."
+    "requires {:.2f} MB, current size is 1.02 MB. Workspace growth is not allowed after "
+    "locking."
 )
 NUMBERS = {"max_model_len": 1_000_000, "index_kpool": 4, "index_head_dim": 128}
 WHOLE = 40_000_000 * 132 + 1_048_576

@@ -9,6 +9,7 @@ several, so that a prefix inside one of them does not either.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from wstrace.triage.ingest.opening import Block
@@ -21,6 +22,7 @@ CONTEXT: Final = 1 << 15
 BUDGET: Final = 8 << 20
 LOOKS: Final = 1024  # past the budget, from each end of a block: junk has 50,000 in one
 MOST_KEYS: Final = 100_000
+MOST_PIDS: Final = 64
 _BLANKS: Final = b" \t\r\n>|\\\x00"
 _MESSAGE: Final = 240
 # Anchor to how many of the following bytes make one occurrence differ from another. They are
@@ -79,6 +81,7 @@ class Prefilter:
         self.repeated = 0
         self._budget = budget
         self._keys: set[tuple[bytes, ...]] = set()
+        self._by_pid: Counter[bytes] = Counter()
 
     def kept(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
         """The blocks that may matter, with the ends of their neighbours.
@@ -120,8 +123,19 @@ class Prefilter:
             if not reach:
                 self._keys.add((anchor,))
                 continue
-            self._keys.update(_sayings(squeezed, anchor, reach, looks))
+            for saying in _sayings(squeezed, anchor, reach, looks):
+                self._add(saying)
         return len(self._keys) > before
+
+    def _add(self, saying: tuple[bytes, bytes]) -> None:
+        """Keep a process's saying. Of processes that are told by their pid alone a restart is
+        another one: the same saying of MOST_PIDS of them is enough."""
+        process, following = saying
+        if b"pid=" in process and saying not in self._keys:
+            if self._by_pid[following] >= MOST_PIDS:
+                return
+            self._by_pid[following] += 1
+        self._keys.add(saying)
 
 
 def _squeeze(data: bytes) -> bytes:
