@@ -8,6 +8,7 @@ import os
 import tarfile
 import threading
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,14 @@ def test_an_archive_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert any("3.00 MiB unpacked" in note for note in report.notes)
 
 
+def test_a_name_without_end_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "bomb.tar"
+    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tape:
+        tape.addfile(tarfile.TarInfo("a" * (2 << 20)))
+    with pytest.raises(WstraceError, match="a header of 2,097,153 bytes"):
+        _read(target)
+
+
 @pytest.mark.parametrize("cut", [200, 700])
 def test_a_damaged_archive_is_two_lines(tmp_path: Path, cut: int) -> None:
     folder = tmp_path / "logs"
@@ -124,6 +133,18 @@ def test_a_damaged_archive_is_two_lines(tmp_path: Path, cut: int) -> None:
     with pytest.raises(WstraceError, match="archive") as refused:
         _read(archive)
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz", "tar.xz", "tar.bz2"])
+def test_damage_anywhere_is_no_traceback(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    archive = _packed(_logs(folder), kind)
+    whole = archive.read_bytes()
+    for at in range(0, len(whole), max(1, len(whole) // 40)):
+        archive.write_bytes(whole[:at] + b"\xff\x00\x7f" + whole[at + 3 :])
+        with suppress(WstraceError):
+            assert _read(archive).findings
 
 
 def test_what_is_no_text_is_left_out_and_said(tmp_path: Path) -> None:

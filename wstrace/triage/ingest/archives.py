@@ -9,8 +9,10 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import struct
 import tarfile
 import zipfile
+import zlib
 from contextlib import closing
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
@@ -26,8 +28,14 @@ BYTES: Final = 1 << 30  # of all members together, unpacked
 MEMBERS: Final = 10_000
 _TAR: Final = (257, b"ustar")  # where a tar's first header has its name
 _HEAD: Final = 512
+_LONGEST_NAME: Final = 1 << 20  # bytes
+_CHECKED: Final = 64  # MiB behind the last member
 _PACKED: Final = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
-_BROKEN: Final = (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError)
+_BROKEN: Final = (
+    OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error,
+    struct.error, NotImplementedError, RuntimeError, ValueError,
+)  # fmt: skip
+"""What Python's readers of archives raise on damaged or unknown ones."""
 
 
 def is_archive(path: str) -> bool:
@@ -38,7 +46,7 @@ def is_archive(path: str) -> bool:
         with Path(path).open("rb") as file:
             head = file.read(_HEAD)
         return head.startswith(b"PK\x03\x04") or _is_tar(head) or _packs_a_tar(path, head)
-    except (*_BROKEN, ValueError):
+    except _BROKEN:
         return False
 
 
@@ -59,12 +67,31 @@ def members(path: str, notes: list[str]) -> Iterator[tuple[str, BinaryIO]]:
                 return
             if _is_log(name) and size:
                 with closing(opened()) as stream:
-                    yield name, cast("BinaryIO", stream)
+                    yield name, cast("BinaryIO", _Member(path, stream))
     except _BROKEN as error:
-        raise WstraceError(
-            f"{path} cannot be read as an archive: {error}.",
-            "It may be cut off or damaged: pack it again, or unpack what is whole of it.",
-        ) from error
+        raise _damaged(path, error) from error
+
+
+class _Member:
+    """The bytes of one member; damage in it is the archive's."""
+
+    def __init__(self, path: str, stream: IO[bytes]) -> None:
+        self._path = path
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; none at the end only."""
+        try:
+            return self._stream.read(size)
+        except _BROKEN as error:
+            raise _damaged(self._path, error) from error
+
+
+def _damaged(path: str, error: Exception) -> WstraceError:
+    return WstraceError(
+        f"{path} cannot be read as an archive: {error or type(error).__name__}.",
+        "It may be cut off or damaged: pack it again, or unpack what is whole of it.",
+    )
 
 
 def _limit(count: int) -> str:
@@ -76,10 +103,10 @@ def _is_log(name: str) -> bool:
     return bool(base) and not base.startswith("._") and "__MACOSX/" not in name
 
 
-_Member = tuple[str, int, "Callable[[], IO[bytes]]"]
+_Found = tuple[str, int, "Callable[[], IO[bytes]]"]
 
 
-def _zipped(path: str, notes: list[str]) -> Iterator[_Member]:
+def _zipped(path: str, notes: list[str]) -> Iterator[_Found]:
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             if info.flag_bits & 1:
@@ -88,13 +115,24 @@ def _zipped(path: str, notes: list[str]) -> Iterator[_Member]:
                 yield info.filename, info.file_size, lambda info=info: archive.open(info)  # type: ignore[misc]
 
 
-def _taped(path: str) -> Iterator[_Member]:
-    with _unpacked(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
-        for info in archive:
-            if info.isreg():
-                yield info.name, info.size, lambda info=info: _extracted(archive, info)  # type: ignore[misc]
-            elif info.size > 0:
-                yield "", info.size, lambda: _extracted(archive, info)  # noqa: B023
+class _Header(tarfile.TarInfo):
+    """A header whose long names are not read into memory without end."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type not in tarfile.REGULAR_TYPES and self.size > _LONGEST_NAME:
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
+
+
+def _taped(path: str) -> Iterator[_Found]:
+    with _unpacked(path) as stream:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:
+            for info in archive:
+                if info.isreg():
+                    yield info.name, info.size, lambda info=info: _extracted(archive, info)  # type: ignore[misc]
+        for _ in range(_CHECKED):  # the checksum of what is packed stands at its end
+            if not stream.read(1 << 20):
+                break
 
 
 def _extracted(archive: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
