@@ -58,7 +58,8 @@ def _head(report: Report, found: list[Finding]) -> Iterator[str]:
             times = "once" if report.skipped == 1 else f"{report.skipped} times"
             yield f"It speaks of the message {times} without numbers."
         return
-    named = [PurePath(path).name if path != "-" else "stdin" for path in report.paths]
+    names = (PurePath(path).name if path != "-" else "stdin" for path in report.paths)
+    named = [*dict.fromkeys(names)]
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
     yield f"{', '.join(named[:3])}{more}: {plural(len(found), 'finding')}"
 

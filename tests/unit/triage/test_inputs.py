@@ -84,6 +84,7 @@ def test_an_archive_is_read_as_its_folder(tmp_path: Path, kind: str) -> None:
         assert len(incident.ranks) == 4
         assert log_of(incident).part.startswith("logs/")
         assert log_of(incident).path == str(inside / archive.name)
+        assert render_text(report).startswith(f"{archive.name}: 1 finding\n")
 
 
 def test_no_member_is_ever_written(tmp_path: Path) -> None:
