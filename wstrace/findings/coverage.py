@@ -16,6 +16,7 @@ from wstrace.trace.reader import Trace
 from wstrace.trace.records import Growth, Hook, Lock, PhaseChange, Ranks, Record, Request
 from wstrace.units import plural
 from wstrace.versions import release_of
+from wstrace.vllm.command_line import option
 from wstrace.vllm.methods import STREAMS
 
 # PyTorch 2.13: torch.cuda.CUDAGraph, as the hook table's labels begin.
@@ -156,6 +157,7 @@ def reasons(
     if all(map(_idle, ranks)):
         found.append(UNASKED)
     found += _let_go(ranks, allow_unlocked)
+    found += lost_engines(ranks, trace)
     found += _out_of_memory(ranks)
     found += [
         f"a reserve was refused: {event.why}"
@@ -175,6 +177,21 @@ def _idle(worker: Worker) -> bool:
     steps = worker.counts.steps_real if worker.counts else 0
     asked = any(count.phase == "serving" for count in worker.newest.values())
     return not (steps or asked or worker.failures or real_steps(worker))
+
+
+def lost_engines(ranks: list[Worker], trace: Trace) -> list[str]:
+    """Engines that the command promises: of a dense model no worker knows of the others.
+
+    With --data-parallel-rank a command starts one of them (vLLM 0.13.0 to 0.33.0).
+    """
+    command = trace.meta.command if trace.meta else []
+    told = option(command, "--data-parallel-size", "-dp") or ""
+    alone = option(command, "--data-parallel-rank", "-dpn") is not None
+    size = int(told) if told.isdecimal() and len(told) < 6 else 1
+    seen = {worker.ranks.dp or 0 for worker in ranks}
+    if alone or len(seen) >= size or any((w.world.dp or 1) >= size for w in ranks):
+        return []  # a world that the workers know is WS402's
+    return [f"{size - len(seen)} of {size} data-parallel engines left no trace"]
 
 
 def _let_go(ranks: list[Worker], allow_unlocked: bool) -> list[str]:

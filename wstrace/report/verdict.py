@@ -7,7 +7,7 @@ from pathlib import Path
 from wstrace.bounds.bound import Bound
 from wstrace.errors import ended
 from wstrace.findings.analysed_run import AnalysedRun
-from wstrace.findings.coverage import UNASKED, served_unlocked
+from wstrace.findings.coverage import UNASKED, lost_engines, served_unlocked
 from wstrace.findings.finding import Finding
 from wstrace.findings.rests_on import died_at, failed, start_died
 from wstrace.report.safe import clean
@@ -156,7 +156,8 @@ def reservable(finding: Finding) -> bool:
 
 def _inconclusive_next(run: AnalysedRun, trace: str, again: str) -> list[str]:
     """What helps where nothing was found."""
-    if any(f.code == "WS402" for f in run.findings):
+    absent = lost_engines(run.workers, run.trace)
+    if absent or any(f.code == "WS402" for f in run.findings):
         return ["wstrace doctor"]
     if any(event.event == "refused" for w in run.workers for event in w.reserves):
         return [f"{again}   (without the reserve, which is for another engine)"]

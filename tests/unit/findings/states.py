@@ -129,6 +129,12 @@ def ready_and_not_asked() -> AnalysedRun:
     return session(process(*begun, *locked(1 << 20)[:-1]))
 
 
+def one_engine_of(*options: str) -> AnalysedRun:
+    """A dense model under data parallelism: each engine stands alone, and one was seen."""
+    meta = RunFile("run1", ["vllm", "serve", "m", *options], "", "0.1.0", exit_code=0)
+    return analyse(Trace(Path("t"), "run1", [process(*CLEAN, End())], meta))
+
+
 def without_an_end(*last: Record) -> AnalysedRun:
     meta = RunFile("run1", ["vllm", "serve"], "", "0.1.0")
     return analyse(Trace(Path("t"), "run1", [process(*CLEAN, *last)], meta))
@@ -260,6 +266,10 @@ STATES = {
     ),
     "start cut": State(
         lambda _: session(process(PhaseChange(phase="load"))), "ends in phase load"
+    ),
+    "an engine without a trace": State(
+        lambda _: one_engine_of("--data-parallel-size", "2"),
+        "1 of 2 data-parallel engines left no trace",
     ),
     "no end": State(lambda _: without_an_end(), "run.json has no end: the command still ran"),
     "fork": State(lambda _: with_exit(a_fork_was_refused(), 0), FORKED, 1),

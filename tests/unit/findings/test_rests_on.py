@@ -26,6 +26,7 @@ from tests.unit.findings.states import (
     State,
     failure,
     noted,
+    one_engine_of,
     start_raised,
     with_exit,
     without_an_end,
@@ -157,6 +158,23 @@ def test_a_run_json_without_an_end_hides_nothing_behind_a_shutdown(
     last: tuple[Record, ...], verdict: str
 ) -> None:
     assert without_an_end(*last).verdict() == verdict
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict"),
+    [
+        (("--data-parallel-size=2",), "inconclusive"),
+        (("-dp", "4"), "inconclusive"),
+        (("--data_parallel_size", "2", "--data-parallel-rank", "0"), "clean"),
+        (("--data-parallel-size", "1"), "clean"),
+        (("--data-parallel-size", "many"), "clean"),
+        ((), "clean"),
+    ],
+)
+def test_the_engines_that_the_command_promises_are_counted(
+    options: tuple[str, ...], verdict: str
+) -> None:
+    assert one_engine_of(*options).verdict() == verdict
 
 
 def test_a_refusal_whose_request_was_lost_is_a_finding() -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from wstrace.errors import WstraceError
 from wstrace.exercise.client import KEY_VARIABLE, Client
+from wstrace.vllm.command_line import option
 
 # vLLM 0.13.0 to 0.33.0: `vllm serve` listens on all addresses, port 8000, unless told.
 PORT: Final = 8000
@@ -50,28 +51,18 @@ def target_of(cmd: Sequence[str], url: str | None) -> Target:
 
     Raises WstraceError for a port that is no number, and for a socket without a URL.
     """
-    if url is None and _option(cmd, "--uds") is not None:
+    if url is None and option(cmd, "--uds") is not None:
         raise WstraceError(
             "The command serves on a Unix socket.", "Give it a --port for `wstrace fix`."
         )
-    keys = _option(cmd, "--api-key")
+    keys = option(cmd, "--api-key")
     key = keys if keys is not None else os.environ.get(KEY_VARIABLE)
     if url is not None:
         return Target(url, key)
-    port = _option(cmd, "--port") or str(PORT)
+    port = option(cmd, "--port") or str(PORT)
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise WstraceError(f"The command's --port is {port}.", "Give a number, 1 to 65535.")
-    host = _option(cmd, "--host") or ""
+    host = option(cmd, "--host") or ""
     named = "127.0.0.1" if host in EVERYWHERE else f"[{host}]" if ":" in host else host
-    scheme = "https" if _option(cmd, "--ssl-certfile") else "http"
+    scheme = "https" if option(cmd, "--ssl-certfile") else "http"
     return Target(f"{scheme}://{named}:{port}", key)
-
-
-def _option(cmd: Sequence[str], name: str) -> str | None:
-    """The value of `--name VALUE` or `--name=VALUE`, the last one; vLLM takes `_` for `-`."""
-    found = None
-    for word, after in zip(cmd, [*cmd[1:], ""], strict=True):
-        given, equals, value = word.partition("=")
-        if given.startswith("--") and given.replace("_", "-") == name:
-            found = value if equals else after
-    return found
