@@ -70,6 +70,8 @@ def entry(site: KnownSite) -> str:
     if site.choice:
         lines.append(f"- holds for: {site.choice}")
     lines += [f"- holds only {condition.when}" for condition in site.valid_when]
+    if site.anywhere:
+        lines.append(f"- holds in every layout: {site.anywhere}")
     if site.kind == "persistent":
         lines.append("- not in the arena: a reserve does not help")
     lines += [f"- where: `{file}`" for file in site.files]

@@ -97,7 +97,8 @@ class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
 
     Sites with the same file and function but another `choice` (which experts, which
     layout) are alternatives: the first in the file is what `match` returns. `experts` are the
-    classes of vLLM that make a choice of experts. `found_by` says how a call was taken for this
+    classes of vLLM that make a choice of experts. A site says where its rule holds: `valid_when`,
+    or `anywhere`, the reason why no number restricts it. `found_by` says how a call was taken for this
     site where its class has a name that the site does not know. `beside` are sites of other
     files that the same backend asks at. `no_default` are numbers whose default in vLLM cannot
     hold where this site asks.
@@ -119,6 +120,7 @@ class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
     triage_class: LogClass = "never_profiled"
     covers: tuple[Cover, ...] = ()
     valid_when: tuple[Condition, ...] = ()
+    anywhere: str = ""
     own_names: dict[str, Number] = msgspec.field(name="names", default_factory=dict)
     notes: str = ""
     links: tuple[str, ...] = ()
@@ -220,7 +222,7 @@ class Family(Entry, frozen=True, kw_only=True):
                 family=self.family,
                 links=site.links or self.links,
                 variants=tuple(_expanded(variant) for variant in site.variants),
-                valid_when=tuple(map(_condition, site.valid_when or self.valid_when)),
+                valid_when=tuple(map(_condition, _conditions(site, self))),
             )
             for site in self.site
         )
@@ -234,6 +236,11 @@ def _expanded(variant: Variant) -> Variant:
         also=tuple(map(expanded, variant.also)),
         drivers={name: expanded(limit) for name, limit in variant.drivers.items()},
     )
+
+
+def _conditions(site: KnownSite, family: Family) -> tuple[Condition, ...]:
+    """The site's own conditions take the place of its family's."""
+    return () if site.anywhere else site.valid_when or family.valid_when
 
 
 def _condition(condition: Condition) -> Condition:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from wstrace.bounds.by_rule import outside
 from wstrace.bounds.ways import bound_site
 from wstrace.expr.expression import parse
 from wstrace.known_sites import known
@@ -73,3 +74,24 @@ def test_a_request_that_no_length_gives_is_not_the_rules() -> None:
     odd = Request(site=1, slot=Slot(), bytes=ask.bytes - 256, arena=0, phase="capture")
     bound = bound_site([ask, odd], limits, file=site.files[0], function=site.functions[0])
     assert bound.grade == "observed"
+
+
+@pytest.mark.parametrize("site", known.known_sites(), ids=lambda site: site.id)
+def test_each_rule_declares_where_it_holds(site: KnownSite) -> None:
+    """By a number, or with the reason why none restricts it; never both, never nothing."""
+    assert bool(site.valid_when) != bool(site.anywhere)
+    for condition in site.valid_when:
+        assert parse(condition.zero).names <= site.vocabulary.keys()
+        assert condition.when.startswith(("without ", "for ", "with "))
+
+
+@pytest.mark.parametrize(
+    "site", [site for site in known.known_sites() if site.valid_when], ids=lambda site: site.id
+)
+def test_outside_of_its_conditions_a_rule_proves_nothing(site: KnownSite) -> None:
+    """A condition names the numbers that break it: one of the values below does."""
+    for condition in site.valid_when:
+        names = sorted(parse(condition.zero).names)
+        broken = [dict.fromkeys(names, value) for value in (2, 0)]
+        assert any(outside(site, numbers) for numbers in broken)
+        assert any(not outside(site, dict.fromkeys(names, value)) for value in (1, 64))

@@ -77,6 +77,7 @@ def test_json_of_an_expression_has_no_grade(bound: Run) -> None:
         "assumed": [],
         "holds_for": None,
         "holds_only": [],
+        "holds_anywhere": None,
         "taken_for": None,
     }
 

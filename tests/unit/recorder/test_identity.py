@@ -10,7 +10,7 @@ import pytest
 
 from wstrace.recorder.vllm_state.config_limits import limits_now, read_limits
 from wstrace.recorder.vllm_state.experts import expert_limits
-from wstrace.recorder.vllm_state.identity import classes_of
+from wstrace.recorder.vllm_state.identity import classes_of, names_of
 
 
 class Modular:
@@ -19,6 +19,20 @@ class Modular:
 
 class FlashInferExperts(Modular):
     num_dispatchers = 16
+
+
+class TritonExperts(Modular):
+    def workspace_shapes(self) -> tuple[int, int]:
+        return (2, 1)
+
+
+class Renamed(TritonExperts):
+    pass
+
+
+class Wider(TritonExperts):
+    def workspace_shapes(self) -> tuple[int, int]:
+        return (4, 1)
 
 
 class DeepEPPrepare:
@@ -44,6 +58,13 @@ def test_a_request_names_its_experts_and_their_bases() -> None:
         "fused_experts": ["FlashInferExperts", "Modular"],
         "prepare_finalize": ["DeepEPPrepare"],
     }
+
+
+def test_experts_that_say_other_shapes_are_not_their_base() -> None:
+    """A rule for TritonExperts holds for a class that only renames it, not for one with shapes
+    of its own."""
+    assert names_of(Renamed()) == ["Renamed", "TritonExperts"]
+    assert names_of(Wider()) == ["Wider"]
 
 
 def test_a_function_has_no_classes() -> None:

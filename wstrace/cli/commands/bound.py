@@ -163,6 +163,7 @@ def _as_json(worst: Bound, site: KnownSite | None) -> dict[str, object]:
         "assumed": list(worst.assumed),
         "holds_for": site.choice or None if site else None,
         "holds_only": [condition.when for condition in site.valid_when] if site else [],
+        "holds_anywhere": site.anywhere or None if site else None,
         "taken_for": _taken_for(site),
     }
 
@@ -202,6 +203,7 @@ def _lines(worst: Bound, site: KnownSite | None) -> list[tuple[str, str]]:
     if site.choice:
         lines.append(("holds for", site.choice))
     lines += [("holds only", condition.when) for condition in site.valid_when]
+    lines += [("holds anywhere", site.anywhere)] if site.anywhere else []
     lines += [("needs", f"{name}: {site.number(name).where()}") for name in worst.needs]
     lines += [("taken", default) for default in worst.assumed]
     lines.append(("lever", f"{site.lever.flag}: {site.lever.effect}"))

@@ -11,6 +11,8 @@ from typing import Any, Final
 _PARTS: Final = ("fused_experts", "prepare_finalize", "quant_method", "quant_config")
 """Attributes of FusedMoEKernelModularImpl (0.18.1 on; FusedMoEModularKernel before) and of
 layers, whose class decides shapes."""
+_SHAPES: Final = ("workspace_shapes", "make_workspaces")
+"""Methods of experts that say the shapes (FusedMoEExpertsModular from 0.13.0; Humming's)."""
 _MOST_BASES: Final = 8
 
 
@@ -24,9 +26,17 @@ def classes_of(frame: FrameType) -> dict[str, list[str]]:
 
 
 def names_of(value: Any) -> list[str]:
-    """The names of a value's class and its bases, the nearest first, without `object`."""
-    names = [kind.__name__ for kind in type(value).__mro__ if kind not in (object,)]
-    return names[:_MOST_BASES]
+    """The names of a value's class and its bases, the nearest first, without `object`.
+
+    Experts end at the class that says the shapes: what its bases would have said counts no
+    more, and a rule for one of them is not theirs.
+    """
+    names: list[str] = []
+    for kind in type(value).__mro__[:-1][:_MOST_BASES]:
+        names.append(kind.__name__)
+        if any(method in vars(kind) for method in _SHAPES):
+            break
+    return names
 
 
 def _part(owner: Any, name: str) -> Any:
