@@ -97,11 +97,10 @@ class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
 
     Sites with the same file and function but another `choice` (which experts, which
     layout) are alternatives: the first in the file is what `match` returns. `experts` are the
-    classes of vLLM that make a choice of experts. A site says where its rule holds:
-    `valid_when`, or `anywhere`, the reason why no number restricts it. `found_by` says how a call was taken for this
-    site where its class has a name that the site does not know. `beside` are sites of other
-    files that the same backend asks at. `no_default` are numbers whose default in vLLM cannot
-    hold where this site asks.
+    classes of vLLM that make a choice of experts. A site says where its rule holds: `valid_when`, or `anywhere`, the reason why no number restricts it.
+    `found_by` says how a call was taken for this site where its class has a name that the site
+    does not know. `beside` are sites of other files that the same backend asks at. `no_default`
+    are numbers whose default in vLLM cannot hold where this site asks.
     """
 
     id: str
