@@ -40,9 +40,9 @@ def expert_scenes(release: Release) -> Iterator[Scene]:
     named = {name for site in known_sites() if site.family == "moe" for name in site.experts}
     for name in sorted(named):
         file = _file_of(release, name)
-        if file is None:
-            continue
-        told = _dispatched if "Batched" in name else lambda _: {}
+        if file is None or not has(release, file, f"{name}.workspace_shapes"):
+            continue  # absent, or a monolithic kernel, which asks for nothing
+        told = _dispatched if _is_batched(release, name) else lambda _: {}
         for bits in (16, 8, 4) if "Humming" in name else (16,):
             play = partial(_allocate, file, name, bits=bits)
             shown = f"MoE {name}" + ("" if "Humming" not in name else f", {bits} bits")
@@ -60,8 +60,30 @@ def has_prefill_context(release: Release) -> bool:
 
 _SINGLE = {"MarlinExperts", "BatchedMarlinExperts", "Rdna3WNA16Experts"}
 """Experts whose moe_problem_size gives the width of one projection, not of gate and up."""
-_ARRIVE = {"CutlassBatchedExpertsFp8", "FlashInferCuteDSLBatchedExperts"}
+_PARTS = {
+    "TritonOrDeepGemmExperts": {"fallback_experts": "TritonExperts", "experts": "DeepGemmExperts"},
+    "TritonOrCutlassExperts": {"fallback_experts": "TritonExperts", "experts": "CutlassExpertsFp8"},
+}
+"""Experts that choose between two others (their constructors)."""
+_PACKED = {
+    "FlashInferCuteDSLExperts",
+    "TrtLlmNvFp4ExpertsModular",
+    "MuseSparkTrtLlmNvFp4ExpertsModular",
+}
+"""Experts whose rows arrive as FP4, two elements a byte: K is half the width (from 0.20.0)."""
+_ARRIVE = {
+    "CutlassBatchedExpertsFp8",
+    "FlashInferCuteDSLBatchedExperts",
+    "FlashInferCuteDSLExperts",
+}
 """Experts that count the rows of the batch that arrives: a budget from each dispatcher."""
+
+
+def _is_batched(release: Release, name: str) -> bool:
+    """A fixed batch for each expert. FlashInfer's CuteDSL experts of 0.18.1 are, and gave their
+    name to others in 0.20.0."""
+    renamed = _file_of(release, "FlashInferCuteDSLBatchedExperts") is not None
+    return "Batched" in name or (name == "FlashInferCuteDSLExperts" and not renamed)
 
 
 def _file_of(release: Release, name: str) -> str | None:
@@ -70,8 +92,8 @@ def _file_of(release: Release, name: str) -> str | None:
 
 @cache
 def _classes(root: Path) -> dict[str, str]:
-    """File by class of vLLM's fused-MoE folder."""
-    files = sorted((root / MOE).rglob("*.py"))
+    """File by class of vLLM's fused-MoE folder, and of models with experts of their own."""
+    files = [*sorted((root / MOE).rglob("*.py")), *(root / "vllm/models").rglob("*moe*.py")]
     return {
         name: path.relative_to(root).as_posix()
         for path in files
@@ -184,7 +206,8 @@ def _allocate(
 ) -> Any:
     """The kernel's buffers. `padded`: the weights of a quantisation that rounds them up;
     `bits` of an activation, where the class asks; `whole` False: the experts' own call."""
-    if "Batched" in name and engine.dispatch == "none":
+    batched = _is_batched(release, name)
+    if batched and engine.dispatch == "none":
         return None
     release.provide(
         {
@@ -235,7 +258,8 @@ def _allocate(
         use_deepseek_fp8_block_scale=False,
         is_sm100=False,
         per_token_activation=False,
-        _expects_unquantized_inputs=True,
+        _expects_unquantized_inputs=name not in _PACKED,
+        expects_unquantized_inputs=name not in _PACKED,
         hidden_dim_unpadded=engine["hidden_size"],
         use_deep_ep_ll_nvfp4_dispatch=False,
         num_experts=-(-engine["num_experts"] // engine["expert_parallel_size"]),
@@ -247,11 +271,14 @@ def _allocate(
         prepare_finalize=SimpleNamespace(allocate_fused_expert_output=lambda *_: None),
     )
     rows = expert_rows(release, engine, state)
-    if name in _ARRIVE:
+    if batched and name in _ARRIVE:
         rows = dispatched["moe_max_num_tokens"] * dispatched["num_dispatchers"]
     if not whole:
         silu = release.get(f"{MOE}/activation.py", "MoEActivation").SILU
         return specs_of(lambda: experts.make_workspaces(rows, engine["top_k"], silu))
+    for attribute, inner in _PARTS.get(name, {}).items():
+        made = instance(release.get(_file_of(release, inner) or "", inner), **vars(experts))
+        experts.__dict__[attribute] = made
     total = engine["num_experts"]
     hidden, width = engine["hidden_size"], engine["moe_intermediate_size"]
     if padded:
@@ -262,7 +289,7 @@ def _allocate(
         "M_chunk": rows,
         "M_full": rows,
         "N": width if name in _SINGLE else 2 * width,
-        "K": hidden,
+        "K": hidden // 2 if name in _PACKED and not batched else hidden,
         "top_k": engine["top_k"],
         "global_num_experts": total,
         "local_num_experts": -(-total // engine["expert_parallel_size"]),
