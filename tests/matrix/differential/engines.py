@@ -15,12 +15,15 @@ CAPTURED = (1, 2, 4, *range(8, 513, 8))
 class Engine:
     """One engine: its config's numbers by wstrace's names, per rank where they are sharded.
 
-    `words` are settings that are no numbers. `dispatch` is how tokens reach the experts.
+    `words` are settings that are no numbers. `dispatch` is how tokens reach the experts,
+    `sm_family` the GPU's (vLLM asks for 100 and 120), `lora` whether adapters are served.
     """
 
     numbers: dict[str, int]
     words: dict[str, str] = field(default_factory=dict)
     dispatch: str = "none"
+    sm_family: int = 90
+    lora: bool = False
 
     def __getitem__(self, name: str) -> int:
         return self.numbers[name]
@@ -106,7 +109,8 @@ def draw_engine(random: Random, *, prefill_context: bool = True) -> Engine:
         "dtype": "bfloat16",
         "cudagraph_mode": random.choice(modes),
     }
-    return Engine(numbers, words, dispatch)
+    family = random.choice((90, 100, 120))
+    return Engine(numbers, words, dispatch, family, random.random() < 0.2)
 
 
 _BACKENDS = {

@@ -61,8 +61,11 @@ def has_prefill_context(release: Release) -> bool:
 _SINGLE = {"MarlinExperts", "BatchedMarlinExperts", "Rdna3WNA16Experts"}
 """Experts whose moe_problem_size gives the width of one projection, not of gate and up."""
 _PARTS = {
-    "TritonOrDeepGemmExperts": {"fallback_experts": "TritonExperts", "experts": "DeepGemmExperts"},
-    "TritonOrCutlassExperts": {"fallback_experts": "TritonExperts", "experts": "CutlassExpertsFp8"},
+    f"TritonOr{other}": {"fallback_experts": "TritonExperts", "experts": inner}
+    for other, inner in (
+        ("DeepGemmExperts", "DeepGemmExperts"),
+        ("CutlassExperts", "CutlassExpertsFp8"),
+    )
 }
 """Experts that choose between two others (their constructors)."""
 _PACKED = {
@@ -216,7 +219,7 @@ def _allocate(
                 is_rocm=lambda: False,
                 is_xpu=lambda: False,
                 fp8_dtype=lambda: torch.float8_e4m3fn,
-                is_device_capability_family=lambda _: False,
+                is_device_capability_family=lambda family: engine.sm_family == family,
                 is_device_capability=lambda _: False,
             ),
             "get_mk_alignment_for_contiguous_layout": lambda: [128, 128],
@@ -233,7 +236,7 @@ def _allocate(
     config = SimpleNamespace(
         in_dtype=BF16,
         hidden_dim=engine["hidden_size"],
-        is_lora_enabled=False,
+        is_lora_enabled=engine.lora,
         moe_parallel_config=parallel,
         hidden_dim_unpadded=engine["hidden_size"],
         use_mori_kernels=False,
@@ -256,12 +259,13 @@ def _allocate(
         hidden_dim=engine["hidden_size"],
         num_dispatchers=dispatched["num_dispatchers"],
         use_deepseek_fp8_block_scale=False,
-        is_sm100=False,
+        is_sm100=engine.sm_family == 100,
         per_token_activation=False,
         _expects_unquantized_inputs=name not in _PACKED,
         expects_unquantized_inputs=name not in _PACKED,
         hidden_dim_unpadded=engine["hidden_size"],
         use_deep_ep_ll_nvfp4_dispatch=False,
+        finalize_weight_and_reduce_impl=lambda: None,
         num_experts=-(-engine["num_experts"] // engine["expert_parallel_size"]),
         **_humming(engine["hidden_size"], engine["moe_intermediate_size"], bits),
     )

@@ -186,14 +186,15 @@ def _config(engine: Engine) -> SimpleNamespace:
     )
 
 
-def _flashmla_sparse(release: Release, engine: Engine, state: State) -> Any:
-    """The constructor's own request, the same that each step makes of `workspace_specs`."""
+def _flashmla_sparse(cache: str, release: Release, engine: Engine, state: State) -> Any:
+    """The constructor's own request, the same that each step makes of `workspace_specs`;
+    `cache` is the KV cache's dtype."""
     cls = release.get(f"{BACKENDS}/mla/flashmla_sparse.py", "FlashMLASparseImpl")
     release.provide(
         {
             "get_current_vllm_config": lambda: _config(engine),
             "current_platform": SimpleNamespace(
-                is_device_capability_family=lambda _: False,
+                is_device_capability_family=lambda family: engine.sm_family == family,
                 is_device_capability=lambda _: False,
             ),
         }
@@ -218,7 +219,7 @@ def _flashmla_sparse(release: Release, engine: Engine, state: State) -> Any:
         "head_size": size,
         "scale": 1.0,
         "num_kv_heads": 1,
-        "kv_cache_dtype": "fp8_ds_mla",
+        "kv_cache_dtype": cache,
         "indexer": SimpleNamespace(topk_indices_buffer=None),
     }
     widths = {"kv_lora_rank": rank, "qk_rope_head_dim": engine["qk_rope_head_dim"]}
@@ -407,11 +408,14 @@ _ATTENTION = (
         "rocm_fp8_paged_mqa_logits_triton",
         _paged_logits,
     ),
-    Scene(
-        "FlashMLA sparse FP8",
-        f"{BACKENDS}/mla/flashmla_sparse.py",
-        "FlashMLASparseImpl.__init__",
-        _flashmla_sparse,
+    *(
+        Scene(
+            f"FlashMLA sparse, {shown}",
+            f"{BACKENDS}/mla/flashmla_sparse.py",
+            "FlashMLASparseImpl.__init__",
+            partial(_flashmla_sparse, cache),
+        )
+        for shown, cache in (("FP8", "fp8_ds_mla"), ("BF16", "auto"))
     ),
     Scene(
         "octave",
