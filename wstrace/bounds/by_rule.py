@@ -57,7 +57,9 @@ def _experts(ask: Request, rules: Sequence[KnownSite]) -> str:
 
 
 def _by_identity(site: Site, rules: Sequence[KnownSite], experts: str) -> Bound | Refusal:
-    chosen = [rule for rule in rules if not experts or experts in rule.experts]
+    chosen = [
+        rule for rule in rules if (experts in rule.experts if experts else not rule.by_class)
+    ]
     if rules and not chosen:
         return Refusal(f"no rule is for the experts {experts}")
     results = [_try(rule, site) for rule in chosen]

@@ -97,7 +97,9 @@ class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
 
     Sites with the same file and function but another `choice` (which experts, which
     layout) are alternatives: the first in the file is what `match` returns. `experts` are the
-    classes of vLLM that make a choice of experts. A site says where its rule holds: `valid_when`, or `anywhere`, the reason why no number restricts it.
+    classes of vLLM that make a choice of experts; `by_class`: sizes alone do not tell that it
+    is them, so that a request without classes is not held against the rule. A site says where
+    its rule holds: `valid_when`, or `anywhere`, the reason why no number restricts it.
     `found_by` says how a call was taken for this site where its class has a name that the site
     does not know. `beside` are sites of other files that the same backend asks at. `no_default`
     are numbers whose default in vLLM cannot hold where this site asks.
@@ -125,6 +127,7 @@ class KnownSite(Entry, frozen=True, kw_only=True, dict=True):
     links: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     experts: tuple[str, ...] = ()
+    by_class: bool = False
     found_by: str = ""
     beside: tuple[str, ...] = ()
     no_default: tuple[str, ...] = ()

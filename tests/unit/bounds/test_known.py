@@ -150,10 +150,10 @@ def test_alternatives_of_one_call_are_all_given() -> None:
         ("0.16.0", "0.13.0"),
         ("0.18.1", "0.18.1"),
         ("0.20.2rc1.dev35+g4845aee6b", "0.18.1"),
-        ("0.34.0", "0.33.0"),
-        ("main Jul 2026", "0.33.0"),
-        ("0.1.dev20051+g487ecf187", "0.33.0"),
-        (None, "0.33.0"),
+        ("0.34.0", "0.31.0"),
+        ("main Jul 2026", "0.31.0"),
+        ("0.1.dev20051+g487ecf187", "0.31.0"),
+        (None, "0.31.0"),
     ],
 )
 def test_the_formula_follows_the_version(version: str | None, since: str) -> None:
