@@ -61,7 +61,8 @@ def _by_identity(site: Site, rules: Sequence[KnownSite], experts: str) -> Bound 
         rule for rule in rules if (experts in rule.experts if experts else not rule.by_class)
     ]
     if rules and not chosen:
-        return Refusal(f"no rule is for the experts {experts}")
+        named = f"no rule is for the experts {experts}"
+        return Refusal(named if experts else "no rule is for a request that names no class")
     results = [_try(rule, site) for rule in chosen]
     held = [result for result in results if isinstance(result, Bound)]
     if held:

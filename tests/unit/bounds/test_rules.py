@@ -34,7 +34,8 @@ def _ask(site: KnownSite, limits: dict[str, Limit]) -> Request:
     numbers = {name: value for name, value in limits.items() if isinstance(value, int)}
     drivers = {name: parse(text).evaluate(numbers) for name, text in site.drivers.items()}
     size = parse(site.request_formula or site.formula).evaluate({**numbers, **drivers})
-    return Request(site=1, slot=Slot(), bytes=size, arena=0, phase="capture")
+    classes = {"fused_experts": list(site.experts[:1])} if site.experts else {}
+    return Request(site=1, slot=Slot(), bytes=size, arena=0, phase="capture", classes=classes)
 
 
 ARENA = [site for site in known.known_sites() if site.kind == "arena"]
