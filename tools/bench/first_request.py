@@ -138,14 +138,14 @@ def told(found: dict[str, Any]) -> str:
     """The numbers in words."""
     cost = found["seen_added_us"]
     more = {name: cost[name] - cost["no_caller"] for name in ("two_callers", "two_ways")}
-    return " ".join(
-        [
-            f"Through two followed callers, with class names: median {found['first_ms']:.2f} ms,",
-            f"nine of ten under {found['first_p90_ms']:.2f} ms ({found['sizes']} sizes).",
-            f"Once seen, such a request costs {more['two_callers']:.2f} us more than one whose",
-            f"formula needs no caller ({cost['no_caller']:.2f} us here, on a manager that does",
-            f"nothing), and {more['two_ways']:.2f} us more where another way makes equal bytes.",
-        ]
+    first = (
+        f"median {found['first_ms']:.2f} ms, nine of ten under {found['first_p90_ms']:.2f} ms"
+    )
+    return (
+        f"Through two followed callers, with class names: {first} ({found['sizes']} sizes).\n"
+        f"Once seen, such a request costs {more['two_callers']:.2f} us more than one whose\n"
+        f"formula needs no caller ({cost['no_caller']:.2f} us here, on a manager that does\n"
+        f"nothing), and {more['two_ways']:.2f} us more where another way makes equal bytes."
     )
 
 
