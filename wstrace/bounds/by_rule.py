@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.buffers import same_buffers
 from wstrace.bounds.evidence import Refusal, Site, reaches, told
@@ -68,6 +70,37 @@ def _by_identity(site: Site, rules: Sequence[KnownSite], experts: str) -> Bound 
     if held:
         return max(held, key=lambda bound: bound.bytes or 0)
     return next((r for r in results if isinstance(r, Refusal)), Refusal(""))
+
+
+def by_base(site: Site) -> Bound | Refusal:
+    """The worst case by the rule of a class that the caller inherits from: a class of a plugin
+    or a model, in a file that no rule knows, with a method of the same name.
+
+    Its code was not read, so that a rule which gives every buffer of every request is fitted,
+    not proved.
+    """
+    rules = _of_bases(site)
+    for rule in rules:
+        found = _try(rule, site)
+        if isinstance(found, Bound):
+            return replace(found, grade="fitted", why=f"{found.why}; its own code was not read")
+    return Refusal("")
+
+
+def _of_bases(site: Site) -> list[KnownSite]:
+    own, _, method = site.function.rpartition(".")
+    if not own or not site.asks or not all(ask.specs for ask in site.asks):
+        return []
+    chains = [set(ask.classes.get("caller", [])) for ask in site.asks]
+    bases = set.intersection(*chains) - {own}
+    return [
+        msgspec.structs.replace(
+            rule.at(site.vllm_version), found_by=f"found by its base class {base}"
+        )
+        for base in sorted(bases)
+        for rule in known.known_sites()
+        if rule.kind == "arena" and f"{base}.{method}" in rule.functions
+    ]
 
 
 def outside(rule: KnownSite, numbers: Mapping[str, int]) -> str:

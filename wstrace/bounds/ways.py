@@ -1,8 +1,8 @@
 """The ways to a bound of one site: the worst case, how sure it is, and why no surer.
 
-Three ways are tried in order, each exact on every observed request or not taken: a known
-site's rule, the formula that the recorder read from the source, and inference. What is left
-is the largest request seen.
+The ways are tried in order, each exact on every observed request or not taken: a known
+site's rule, the formula that the recorder read from the source, the rule of a base class, and
+inference. What is left is the largest request seen.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from wstrace.bounds.bound import Bound, lever_of
 from wstrace.bounds.by_fit import by_fit
-from wstrace.bounds.by_rule import by_rule
+from wstrace.bounds.by_rule import by_base, by_rule
 from wstrace.bounds.by_source import by_source
 from wstrace.bounds.evidence import Refusal, Site
 from wstrace.trace.records import Limit, Request
 
-_WAYS: tuple[Callable[[Site], Bound | Refusal], ...] = (by_rule, by_source, by_fit)
+_WAYS: tuple[Callable[[Site], Bound | Refusal], ...] = (by_rule, by_source, by_base, by_fit)
 
 
 def bound_site(

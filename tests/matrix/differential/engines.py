@@ -82,6 +82,7 @@ def draw_engine(random: Random, *, prefill_context: bool = True) -> Engine:
         "hidden_size": random.choice((2048, 2880, 4096, 7168)),
         "moe_intermediate_size": random.choice((352, 512, 768, 1408, 2048)),
         "num_experts": experts,
+        "num_redundant_experts": random.choice((0, 0, ranks)) if ep else 0,
         "top_k": random.choice((1, 2, 6, 8)),
         "kv_lora_rank": random.choice((256, 512)),
         "qk_rope_head_dim": 64,

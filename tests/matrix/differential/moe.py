@@ -142,6 +142,12 @@ def local_rows(release: Release, engine: Engine, state: State) -> int:
     )
 
 
+def local_experts(engine: Engine) -> int:
+    """Experts of the rank that has most, redundant copies included."""
+    every = engine["num_experts"] + engine["num_redundant_experts"]
+    return -(-every // engine["expert_parallel_size"])
+
+
 def expert_rows(release: Release, engine: Engine, state: State) -> int:
     """Token rows that reach this rank's experts. All ranks of a group run the same step here.
 
@@ -240,7 +246,7 @@ def _allocate(
         moe_parallel_config=parallel,
         hidden_dim_unpadded=engine["hidden_size"],
         use_mori_kernels=False,
-        num_local_experts=-(-engine["num_experts"] // engine["expert_parallel_size"]),
+        num_local_experts=local_experts(engine),
     )
     quantised = SimpleNamespace(
         block_shape=[128, 128],
@@ -266,7 +272,7 @@ def _allocate(
         hidden_dim_unpadded=engine["hidden_size"],
         use_deep_ep_ll_nvfp4_dispatch=False,
         finalize_weight_and_reduce_impl=lambda: None,
-        num_experts=-(-engine["num_experts"] // engine["expert_parallel_size"]),
+        num_experts=local_experts(engine),
         **_humming(engine["hidden_size"], engine["moe_intermediate_size"], bits),
     )
     kernel = instance(
@@ -283,7 +289,7 @@ def _allocate(
     for attribute, inner in _PARTS.get(name, {}).items():
         made = instance(release.get(_file_of(release, inner) or "", inner), **vars(experts))
         experts.__dict__[attribute] = made
-    total = engine["num_experts"]
+    total = engine["num_experts"] + engine["num_redundant_experts"]
     hidden, width = engine["hidden_size"], engine["moe_intermediate_size"]
     if padded:
         hidden, width = _kept_widths(release, engine).values()
@@ -296,7 +302,7 @@ def _allocate(
         "K": hidden // 2 if name in _PACKED and not batched else hidden,
         "top_k": engine["top_k"],
         "global_num_experts": total,
-        "local_num_experts": -(-total // engine["expert_parallel_size"]),
+        "local_num_experts": local_experts(engine),
         "expert_tokens_meta": None,
         "activation": activation,
     }

@@ -6,7 +6,7 @@ import pytest
 
 from wstrace.bounds.ways import bound_site
 from wstrace.known_sites import known
-from wstrace.trace.records import Request, Slot
+from wstrace.trace.records import Limit, Request, Slot, Spec
 
 FILE = "vllm/models/deepseek_v4/nvidia/flashmla.py"
 CLASS = "DeepseekV4FlashMLASparseImpl"  # 0.22.1; DeepseekV4MLAAttention in 0.20
@@ -42,3 +42,23 @@ def test_another_method_or_another_file_is_not_taken_for_it() -> None:
 def test_a_class_that_the_rule_knows_needs_no_note() -> None:
     (rule, *_) = known.matches(FILE, "DeepseekV4FlashMLAAttention._forward_prefill")
     assert rule.found_by == ""
+
+
+def test_a_class_of_a_plugin_is_found_by_its_base_and_only_fitted() -> None:
+    """A subclass of TurboQuant's in a file of its own, with the method anew: the rule gives the
+    buffers, but nobody read the code. K and V of 1,024 tokens, blocks of 16, 4 heads of 128."""
+    limits: dict[str, Limit] = {
+        "max_model_len": 4096, "num_kv_heads": 4, "head_size": 128, "block_size": 16,
+    }  # fmt: skip
+    buffer = 4 * 1024 * 128 * 2
+    specs = [Spec([4, 1024, 128], "float16", buffer)] * 2
+    ask = Request(
+        site=1, slot=Slot(), bytes=2 * buffer, arena=0, phase="serving", specs=specs,
+        classes={"caller": ["OurImpl", "TurboQuantAttentionImpl", "AttentionImpl"]},
+    )  # fmt: skip
+    found = bound_site([ask], limits, file="ours.py", function="OurImpl._continuation_prefill")
+    assert (found.bytes, found.grade) == (2 * 4 * 4096 * 128 * 2, "fitted")
+    assert "found by its base class TurboQuantAttentionImpl" in found.why
+    assert "its own code was not read" in found.why
+    other = bound_site([ask], limits, file="ours.py", function="OurImpl._decode_attention")
+    assert other.grade == "observed"
