@@ -34,7 +34,7 @@ from wstrace.recorder.toggle import detached
 from wstrace.trace.records import Request
 from wstrace.vllm import methods
 
-BEGIN, END = "<!-- made by scripts/bench first-request -->", "<!-- end -->"
+BEGIN, END = "<!-- made by scripts/bench first_request -->", "<!-- end -->"
 WARM_CALLS = 20
 
 

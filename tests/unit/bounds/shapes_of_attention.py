@@ -144,6 +144,24 @@ ROWS = [
             ((1000, 12, 512), 2),
         ],
     ),
+    Row(  # heads padded for the prefill kernel: to 64 from 0.29.0, on SM100 to 128 up to 0.31.0
+        "mla.flashmla_sparse_bf16",
+        "0.30.0",
+        {**MLA, "max_num_batched_tokens": 100},
+        [((100, 64, 576), 2)],
+    ),
+    Row(
+        "mla.flashmla_sparse_bf16_sm100",
+        "0.31.0",
+        {**MLA, "max_num_batched_tokens": 100},
+        [((100, 128, 576), 2)],
+    ),
+    Row(
+        "mla.flashmla_sparse_bf16_sm100",
+        "0.32.0",
+        {**MLA, "max_num_batched_tokens": 100},
+        [((100, 64, 576), 2)],
+    ),
     Row(
         "mla.flashmla_sparse_bf16",
         "0.33.0",
