@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,11 +112,7 @@ def measured(
         closed=sum(s.closed_share for s in sites) / total,
         ruled=sum(ruled_share(s, version) for s in sites) / total,
         proved=sum(proved) / total,
-        open_sites=tuple(
-            (f"{s.file.rpartition('/')[2]} {s.function}", why(s, version, held))
-            for s, share in zip(sites, proved, strict=True)
-            if share < 1
-        ),
+        open_sites=tuple(found for site in sites for found in opened(site, version, held)),
     )
     return shares, [row(s, version, held, formulas=formulas) for s in sites]
 
@@ -132,17 +128,24 @@ def report(version: str, root: Path, options: argparse.Namespace) -> bool:
     return shares.formula >= FORMULAS and shares.proved >= PROVED
 
 
-def why(site: Surveyed, version: str, held: frozenset[str]) -> str:
-    """Why a site is not proved: of an abstract class's site, which classes are not."""
-    if site.classes:
-        named = experts(site, version) & held
-        names = [c.of_class for c in site.classes if c.of_class not in named and not _alone(c)]
-        return f"{len(names)} of {len(site.classes)} classes: {', '.join(names)}"
-    if site.closed and site.assumed:
-        reason = f"assumes {', '.join(site.assumed)}"
-    else:
-        reason = site.stopped or ""
-    return f"{reason}; {'its rule is not held by a run' if rule(site, version) else 'no rule'}"
+def opened(site: Surveyed, version: str, held: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """What is not proved of a site, and why: itself, or each class of an abstract class's."""
+    name = f"{site.file.rpartition('/')[2]} {site.function}"
+    if proved_share(site, version, held) == 1:
+        return
+    if not site.classes:
+        yield name, why(site.stopped, site.assumed, bool(rule(site, version)))
+    named = experts(site, version)
+    for found in site.classes:
+        if found.of_class not in named & held and not _alone(found):
+            known = found.of_class in named
+            yield f"{name}, {found.of_class}", why(found.stopped, found.assumed, known)
+
+
+def why(stopped: str | None, assumed: Sequence[str], known: bool) -> str:
+    """Why a slice proves nothing, and why no rule does."""
+    reason = stopped or f"assumes {', '.join(assumed)}"
+    return f"{reason}; {'its rule is not held by a run' if known else 'no rule'}"
 
 
 def rule(site: Surveyed, version: str) -> str:

@@ -38,11 +38,14 @@ def render(found: Mapping[str, Shares]) -> str:
 
 
 def _open(found: Mapping[str, Shares]) -> list[str]:
-    releases: dict[tuple[str, str], list[str]] = {}
+    """Each open site with its releases, and the reason in the newest of them."""
+    releases: dict[str, list[str]] = {}
+    reasons: dict[str, str] = {}
     for version, shares in found.items():
-        for site in shares.open_sites:
-            releases.setdefault(site, []).append(version)
-    return [f"- `{name}` ({', '.join(at)}): {why}." for (name, why), at in releases.items()]
+        for name, why in shares.open_sites:
+            releases.setdefault(name, []).append(version)
+            reasons[name] = why
+    return [f"- `{name}` ({', '.join(at)}): {reasons[name]}." for name, at in releases.items()]
 
 
 def main() -> int:
