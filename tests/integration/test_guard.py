@@ -80,3 +80,21 @@ def test_the_gate_of_a_recorded_twin_still_calls_it_an_escape(
     assert (near.bytes, near.arena) == (2 * 4 * 512 * 64 * 2, 2 * 4 * 256 * 64 * 2)
     assert near.worst == worst_case(LONGEST)
     assert f"{SITE} comes near its limit" in server.log.read_text()
+    reserve = tmp_path / "reserve.yaml"
+    assert wstrace("reserve", str(trace), "-o", str(reserve)).returncode == 0
+    _reserved_and_guarded(serve, reserve)
+
+
+def _reserved_and_guarded(serve: Callable[..., Server], reserve: Path) -> None:
+    """Production: with the twin's reserve nothing grows, and what comes near is no warning."""
+    server = serve(
+        PATTERNS,
+        *("--block-size", "128"),
+        env={"WSTRACE_RESERVE": str(reserve), "WSTRACE_GUARD": "1", "WSTRACE_WARN_AT": "0.5"},
+    )
+    assert [server.complete(tokens, TOKENS_OUT).status for tokens in PROMPTS] == [200] * 3
+    said = server.log.read_text().rpartition("wstrace guard: on")[2].splitlines()
+    assert not [line for line in said if "The arena grew" in line]
+    (near,) = [line for line in said if f"{SITE} comes near its limit" in line]
+    assert "INFO" in near
+    assert near.endswith("fits.")
