@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_FILE: Final = 1 << 20
 MAX_DEPTH: Final = 12
+MAX_EVENTS: Final = 50_000
+"""Of YAML's parser: a site has some fifty. It takes a second for as many."""
 _REMAKE: Final = "Make a new one with `wstrace reserve TRACE -o reserve.yaml`."
 
 
@@ -94,8 +96,10 @@ def _first_refused(events: Iterable[Any]) -> str | None:
     import yaml
 
     depth = 0
-    for event in events:
+    for number, event in enumerate(events):
         line = event.start_mark.line + 1
+        if number >= MAX_EVENTS:
+            return f"line {line} is past {MAX_EVENTS:,} values: no reserve config has so many."
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             return f"line {line} has a YAML anchor or alias, which is refused."
         if getattr(event, "tag", None):

@@ -141,13 +141,14 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     """The whole of a plain file of bounded size: a device or a pipe may never end."""
-    if not stat.S_ISREG(path.stat().st_mode):
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
         raise WstraceError(
             f"The model config '{path}' is no plain file.",
             "Give the config.json that lies beside the model's weights.",
         )
     with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
+        content = file.read(min(found.st_size, _MOST_BYTES) + 1)  # it takes that much at once
     if len(content) > _MOST_BYTES:
         raise WstraceError(
             f"'{path}' has more than {human(_MOST_BYTES)}: no model's config is so large.",

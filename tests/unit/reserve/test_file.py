@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -151,6 +152,12 @@ def test_the_size_limit_is_exact(path: Path) -> None:
     fits = text + "#" * ((1 << 20) - len(text) - 1) + "\n"
     assert load(_written(path, fits)) == config()
     assert "larger than 1 MiB" in _refused(path, fits + "\n")
+
+
+def test_more_values_than_any_reserve_has_are_refused_early(path: Path) -> None:
+    before = time.process_time()
+    assert "no reserve config has so many" in _refused(path, "slots:\n" + "- [1, 2]\n" * 50_000)
+    assert time.process_time() - before < 10
 
 
 def test_binary_and_missing_and_special_files(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ PIECES = {
     "middles": "MB, current size is 1",
     "ends": MESSAGE[MESSAGE.index("requires") :],
     "words": "Workspace is locked ",
+    "messages without their end": MESSAGE[: MESSAGE.index("current size") + 8],
 }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from wstrace.triage.ingest.squeeze import TRIPLE
+
 if TYPE_CHECKING:
     from wstrace.triage.ingest.squeeze import Squeezed
 
@@ -35,8 +37,6 @@ _HUNK: Final = re.compile(r"@@ -\d+(?:,\d+)? \+\d+")
 _IN_DIFF: Final = re.compile(r"[+\- ]|$|\\ No newline")
 # matches: 'Workspace is locked'
 _WORKSPACE: Final = re.compile(r"[Ww]\s*orkspace is locked|[Ww]orkspace\s")
-# matches: '"""'
-_TRIPLE: Final = re.compile(r"\"{3}|'{3}")
 # matches: '    """Retry once.'
 _DOCSTRING: Final = re.compile(
     r"\s+[rfbuRFBU]{0,2}(?:\"{3}|'{3})|[rfbuRFBU]{0,2}(?:\"{3}|'{3})\s*\S"
@@ -66,14 +66,18 @@ def in_docstring(squeezed: Squeezed, position: int) -> bool:
     """
     index = squeezed.index(position)
     opening: str | None = None
-    for line in squeezed.lines[max(0, index - DOCSTRING_REACH) : index + 1]:
+    for number in range(max(0, index - DOCSTRING_REACH), index + 1):
+        line = squeezed.lines[number]
         if line.label or line.error:
             opening = None
             continue
-        found = _WORKSPACE.search(line.text)
-        last = line is squeezed.lines[index] and found is not None
-        for _ in _TRIPLE.finditer(line.text[: found.start()] if last and found else line.text):
-            opening = line.text if opening is None else None
+        found = _WORKSPACE.search(line.text) if number == index else None
+        quotes = squeezed.quotes[number]
+        if found is not None and quotes:
+            quotes = len(TRIPLE.findall(line.text, 0, found.start()))
+        if quotes:
+            is_open = (opening is not None) != bool(quotes % 2)
+            opening = line.text if is_open else None
     return opening is not None and bool(_DOCSTRING.match(opening))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from wstrace.triage.ingest.prefixes import Line, unescape
@@ -29,6 +30,8 @@ _SAME: Final = str.maketrans(
 )
 # matches: 'requires &#3'
 _BROKEN_END: Final = re.compile(r"(?:&(?:#\w{0,8}|[a-z]{0,5})|\x1b(?:\[[0-9;]*)?)$")
+# matches: '"""'
+TRIPLE: Final = re.compile(r"\"{3}|'{3}")
 # matches: '\x1b[0m'
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -40,6 +43,11 @@ class Squeezed:
     text: str
     starts: tuple[int, ...]
     lines: tuple[Line, ...]
+
+    @cached_property
+    def quotes(self) -> tuple[int, ...]:
+        """How many triple quotes each line has: lines are long, and asked for many times."""
+        return tuple(len(TRIPLE.findall(line.text)) for line in self.lines)
 
     def index(self, position: int) -> int:
         """The index of the line that holds `position`."""

@@ -1,0 +1,1 @@
+"""Hostile input for everything that wstrace reads: `scripts/fuzz TARGET`."""
