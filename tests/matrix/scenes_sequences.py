@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.matrix.harness import recorded, ubatch, workspace
@@ -35,6 +36,9 @@ ODD: tuple[Any, ...] = (
     (((2.5,), torch.uint8),),
     (((4,), "float16"),),
     ([(16, 2), torch.uint8],),
+    (((np.int64(16), 2), torch.float16),),
+    (((torch.tensor(3), 4), torch.uint8),),
+    (((float("nan"),), torch.uint8),),
     (((1 << 62,), torch.float32),),
 )
 
@@ -85,7 +89,9 @@ class Player:
                 told = self._answer(*call)
             except Exception as error:
                 self.errors += 1
-                told = f"{type(error).__name__}: {error} {error.__cause__!r}"
+                # PyTorch may append its C++ frames, which count those of Python above them
+                first = str(error).partition("\n")[0]
+                told = f"{type(error).__name__}: {first} {error.__cause__!r}"
             self.answers.append(f"{call[0]}: {told}")
         workspace().reset_workspace_manager()
         return self

@@ -10,14 +10,18 @@ import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from wstrace.errors import WstraceError
+from wstrace.recorder.hooks.requests import whole
 from wstrace.recorder.record import make_trace_folder
+from wstrace.recorder.settings import Settings
 from wstrace.recorder.state import writer as writer_module
+from wstrace.recorder.state.output import TraceOutput
 from wstrace.recorder.state.writer import TraceWriter
 from wstrace.trace.reader import load, read_file
-from wstrace.trace.records import FORMAT, Header, Note
+from wstrace.trace.records import FORMAT, Header, Note, Ranks, WorkerInit
 
 
 def new_writer(folder: Path | str | None) -> TraceWriter:
@@ -210,3 +214,35 @@ def test_a_deleted_folder_is_told_on_stderr(
     for _ in range(3):
         writer.write(Note(text="two"))
     assert capfd.readouterr().err.count("cannot write the trace") == 1
+
+
+@pytest.mark.parametrize("text", [np.int64(3), "\udc80"])
+def test_a_record_that_is_no_json_is_lost_alone_and_said(tmp_path: Path, text: object) -> None:
+    output = TraceOutput(Settings(str(tmp_path), "run1"))
+    output.write_worker(WorkerInit(ranks=Ranks(), world=Ranks(), limits={}))
+    output.write(Note(text=text))  # type: ignore[arg-type]
+    output.write(Note(text="after"))
+    (process,) = load(tmp_path).processes
+    _, said, after = process.records
+    assert isinstance(said, Note)
+    assert said.text.startswith("recorder: a note record: ")
+    assert isinstance(after, Note)
+    assert after.text == "after"
+    assert not process.lost
+
+
+def test_an_argument_that_is_no_utf8_is_spelt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["serve", "mod\udcffel"])
+    TraceOutput(Settings(str(tmp_path), "run1")).write(Note(text="x"))
+    assert load(tmp_path).processes[0].header.argv == ["serve", "mod\\udcffel"]
+
+
+@pytest.mark.parametrize(
+    ("size", "bytes_"),
+    [(np.int64(512), 512), (2.5, 3), (True, 1), (float("nan"), 0), (float("inf"), 0)],
+)
+def test_the_bytes_of_a_request_are_a_plain_integer(size: object, bytes_: int) -> None:
+    made = whole(size)
+    assert (type(made), made) == (int, bytes_)

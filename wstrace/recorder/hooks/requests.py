@@ -10,6 +10,8 @@ of equal bytes at one call, on one way, count as one.
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 import sys
 import threading
@@ -111,6 +113,18 @@ def index_or_none(manager: Any) -> int | None:
         return None
 
 
+def whole(size: Any) -> int:
+    """The bytes as a plain integer that a record can hold.
+
+    vLLM multiplies what the layer gave: that may be NumPy's integer, or a float, which PyTorch
+    then refuses; 0 for one that is no number.
+    """
+    try:
+        return operator.index(math.ceil(size))
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
 NO_SLOT = Slot()
 
 
@@ -136,6 +150,8 @@ def look(live: Live, manager: Any, novel: NovelRequest) -> None:
     The lock comes last: a request whose arena could not be read (a field was renamed) is not
     one that a locked arena of no bytes was asked for.
     """
+    if type(novel.bytes) is not int:
+        novel.bytes = whole(novel.bytes)
     index = novel.index
     if index is None:
         return

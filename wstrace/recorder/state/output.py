@@ -16,7 +16,7 @@ import msgspec
 
 import wstrace
 from wstrace.recorder.settings import Settings
-from wstrace.recorder.state.writer import TraceWriter, to_stderr
+from wstrace.recorder.state.writer import TraceWriter, UnwritableError, to_stderr
 from wstrace.trace.records import (
     FORMAT,
     Header,
@@ -63,6 +63,8 @@ class TraceOutput:
         """Append a record to this process's file; where that fails the writer says so."""
         try:
             self.writer.write(record)
+        except UnwritableError as error:
+            self.complain(f"a {type(record).__name__.lower()} record", error)
         except Exception as error:
             self.writer.stand_down(error, record)
         if isinstance(record, STANDING):
@@ -131,7 +133,7 @@ class TraceOutput:
             pid=os.getpid(),
             role=_process_role(),
             wall_ns=time.time_ns(),
-            argv=redact_argv(sys.argv),
+            argv=redact_argv([_utf8(argument) for argument in sys.argv]),
             on_growth=settings.on_growth,
             reserve=os.path.basename(settings.reserve) if settings.reserve else None,
         )
@@ -141,6 +143,11 @@ class TraceOutput:
             self.writer.write(msgspec.structs.replace(record))
         for site in self._sites.values():
             self.writer.write(site)
+
+
+def _utf8(argument: str) -> str:
+    """An argument whose bytes are no UTF-8 has surrogates, which JSON does not."""
+    return argument.encode("utf-8", "backslashreplace").decode()
 
 
 def _process_role() -> str:

@@ -33,11 +33,15 @@ def new_file_name(run: str) -> str:
     return f"{run}.{host}.{os.getpid()}.{time.time_ns()}.{secrets.token_hex(4)}{SUFFIX}"
 
 
+class UnwritableError(Exception):
+    """A record that has something which JSON does not, such as a NumPy integer."""
+
+
 class TraceWriter:
     """Writes records of this process; the file appears with the first record.
 
     After a fork the child opens a file of its own. `header` makes the first record of a
-    file. Never raises.
+    file. Never raises but for a record that is none.
     """
 
     def __init__(self, directory: str | None, run: str, header: Callable[[], Header]) -> None:
@@ -56,7 +60,10 @@ class TraceWriter:
         self.on_open: list[Callable[[], None]] = []
 
     def write(self, record: Record) -> None:
-        """Append one record; `record.ns` is set here."""
+        """Append one record; `record.ns` is set here.
+
+        UnwritableError for one that cannot be written as JSON: it is lost, and no other.
+        """
         if self._dead:
             self._lose(record)
             return
@@ -65,7 +72,9 @@ class TraceWriter:
                 self._open()
             elif not self._is_ours():
                 self._reopen()
-            self._append(record)
+            self._put(self._line(record))
+        except UnwritableError:
+            raise
         except Exception as error:
             self.stand_down(error, record)
 
@@ -81,9 +90,14 @@ class TraceWriter:
             os.close(self._fd)
         self._fd = None
 
-    def _append(self, record: Record) -> None:
+    def _line(self, record: Record) -> bytes:
         record.ns = time.monotonic_ns()
-        line = self._encode(record) + b"\n"
+        try:
+            return self._encode(record) + b"\n"
+        except Exception as error:
+            raise UnwritableError(str(error)) from error
+
+    def _put(self, line: bytes) -> None:
         assert self._fd is not None
         written = os.write(self._fd, line)
         if written != len(line):
@@ -99,7 +113,8 @@ class TraceWriter:
         header = self._header()
         header.parent = before.name if before is not None else None
         header.lost = earlier.ljust(LAST_WORD)[:LAST_WORD]
-        self._append(header)
+        header.ns = time.monotonic_ns()
+        self._put(self._encode(header) + b"\n")
         self._room_at = self._encode(header).index(b'"lost":"') + len('"lost":"')
         for callback in self.on_open:
             callback()
