@@ -28,6 +28,7 @@ COMMANDS = (
     "triage",
     "bound",
     "sites",
+    "audit",
     "watch",
     "export",
     "explain",

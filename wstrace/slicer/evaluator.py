@@ -87,12 +87,12 @@ def _request_bytes(ledger: Ledger, asked: Value, where: str) -> Node:
         raise Stop(where, "the specs are not understood")
     total: Node = Const(0)
     for spec in asked.items:
-        total = simplified("+", total, _spec_bytes(ledger, spec, where))
+        total = simplified("+", total, spec_bytes(ledger, spec, where))
     return total
 
 
-def _spec_bytes(ledger: Ledger, spec: Value, where: str) -> Node:
-    """Bytes of one (shape, dtype)."""
+def spec_bytes(ledger: Ledger, spec: Value, where: str) -> Node:
+    """Bytes of one (shape, dtype), rounded up to 256."""
     if isinstance(spec, Obj) and isinstance(spec.handle, Opaque):
         return arithmetic.opaque_leaf(ledger, spec, where, "_bytes").node
     if not isinstance(spec, Seq) or len(spec.items) != 2:

@@ -88,6 +88,13 @@ class FunctionSource:
         parts = [n for loop in loops for n in ast.walk(loop.target)]
         return frozenset(n.id for n in parts if isinstance(n, ast.Name))
 
+    @cached_property
+    def shaped(self) -> frozenset[str]:
+        """Names whose `.shape` the function reads: tensors."""
+        nodes = [n for n in ast.walk(self.node) if isinstance(n, ast.Attribute)]
+        held = [n.value for n in nodes if n.attr == "shape"]
+        return frozenset(n.id for n in held if isinstance(n, ast.Name))
+
     @property
     def name(self) -> str:
         """The plain name; empty for a lambda."""

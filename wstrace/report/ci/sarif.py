@@ -101,7 +101,7 @@ def _result(run: RunJudgement, judged: Judged) -> Json:
         "kind": "fail",
         "level": LEVELS[finding.severity],
         "message": {"text": "\n".join(line for line in text if line)},
-        "locations": [_location(finding.file, finding.function, line_of(run, finding))],
+        "locations": [location(finding.file, finding.function, line_of(run, finding))],
         "partialFingerprints": {"wstraceSite/v1": judged.place.fingerprint},
         "properties": {
             "status": judged.status,
@@ -123,7 +123,8 @@ def _result(run: RunJudgement, judged: Judged) -> Json:
     return result
 
 
-def _location(file: str, function: str, line: int) -> Json:
+def location(file: str, function: str, line: int) -> Json:
+    """A place in vLLM: its file (the manager's where there is none) and function."""
     path = PurePosixPath(file or MANAGER)
     location: Json = {
         "physicalLocation": {
@@ -143,6 +144,6 @@ def _violation(violation: Violation) -> Json:
         "kind": "fail",
         "level": "error",
         "message": {"text": violation_line(violation)},
-        "locations": [_location(file, function, 0)],
+        "locations": [location(file, function, 0)],
         "partialFingerprints": {"wstraceSite/v1": violation.place.fingerprint},
     }

@@ -123,8 +123,9 @@ class Fields:
         return Obj(Opaque(), (owner.key, name), f"{owner.path}.{name}")
 
     def given(self, cls: ClassRef, name: str, owner: Obj) -> Value | None:
-        """What constructors assign to `self.name`: a class called, or a parameter whose
-        annotation names one, or that a subclass gives to `super().__init__`."""
+        """What constructors assign to `self.name`: a class called, a function that returns one
+        by its annotation, or a parameter whose annotation names one, or that a subclass gives
+        to `super().__init__`."""
         passed: dict[str, tuple[str, ast.expr]] = {}
         for base in self.project.bases(cls):
             init = self.project.own_member(base, "__init__")
@@ -134,6 +135,9 @@ class Fields:
             if assigned is not None:
                 kind = self.kind_given(init, assigned, passed)
                 ref = self.project.named(*kind) if kind else None
+                if isinstance(ref, FunctionRef) and not isinstance(ref.node, ast.Lambda):
+                    made = ref.node.returns
+                    ref = self.project.named(ref.module, made) if made else None
                 if not isinstance(ref, ClassRef):
                     return None
                 return Obj(Instance(ref), (owner.key, name), f"{owner.path}.{name}", "fixed")

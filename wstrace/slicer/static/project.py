@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from wstrace.slicer.syntax import FunctionNode, FunctionSource, functions, made, parsed
+from wstrace.slicer.syntax import FunctionNode, FunctionSource, functions, made
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class Project:
         self._trees: dict[str, ast.Module | None] = {}
         self._calls: dict[str, dict[str, list[CallPlace]]] = {}
         self._mentioning: dict[str, list[str]] = {}
+        self._rebound: dict[str, frozenset[str]] = {}
         self._annotations: dict[ClassRef, dict[str, ast.expr]] = {}
 
     @cached_property
@@ -97,8 +98,7 @@ class Project:
     def tree(self, module: str) -> ast.Module | None:
         """The module's syntax tree."""
         if module not in self._trees:
-            path = self.files.get(module)
-            self._trees[module] = parsed(str(path)) if path else None
+            self._trees[module] = _parsed(self.texts[module]) if module in self.files else None
         return self._trees[module]
 
     def short(self, module: str) -> str:
@@ -145,9 +145,19 @@ class Project:
             alias = next(a for a in statement.names if _bound_by(a) == name)
             target = alias.name if alias.asname else alias.name.split(".")[0]
             return ModuleRef(target) if target in self.files else ExternalRef(target)
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value and count == 1:
+        once = count == 1 and name not in self.rebound(module)
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value and once:
             return AssignedRef(module, statement.value, name)
         return None
+
+    def rebound(self, module: str) -> frozenset[str]:
+        """Globals that a function of the module assigns: what the module gives them first
+        says nothing."""
+        if module not in self._rebound:
+            tree = self.tree(module) if "global " in self.texts.get(module, "") else None
+            nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Global)] if tree else []
+            self._rebound[module] = frozenset(name for n in nodes for name in n.names)
+        return self._rebound[module]
 
     def _imported(
         self, module: str, statement: ast.ImportFrom, name: str, seen: frozenset[str]
@@ -272,6 +282,15 @@ class Project:
             found = [name for name, source in self.texts.items() if text in source]
             self._mentioning[text] = found
         return self._mentioning[text]
+
+
+def _parsed(text: str) -> ast.Module | None:
+    """None: not today's syntax. The tree is this project's own: a file may be another one in
+    the next project of a process."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def _annotated(cls: ast.ClassDef) -> dict[str, ast.expr]:

@@ -300,6 +300,8 @@ class SourceWorld:
             return Obj(Instance(ref), key, name)
         if name in scope.source.loop_targets and scope.source.bindings(name) == 1:
             return Obj(Opaque(str(found), open=True), key, name)
+        if name in scope.source.shaped:
+            return self.parameters.unknown_tensor(key, name, found.where, str(found))
         raise found
 
 

@@ -277,6 +277,15 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
         yield from _flags(text, lines[first].number)
 
 
+def command_settings(text: str) -> dict[str, Value]:
+    """The settings of one command line of vLLM, or of a part of it: name -> value."""
+    found: dict[str, Value] = {s.name: s.value for s in _flags(text, 1)}
+    sizes = _GRAPH_SIZES.search("".join(text.split()).replace('"', "'"))
+    if sizes:
+        found["cudagraph_capture_sizes"] = [int(n) for n in sizes[1].split(",") if n]
+    return found
+
+
 def _runs(marked: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Stretches of neighbouring marked lines, a line between two of them allowed."""
     start = last = None

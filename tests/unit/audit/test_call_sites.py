@@ -1,0 +1,93 @@
+"""Requests are found however the method is reached."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.audit.conftest import Audited
+
+SPEC = "((8, 4), torch.float32)"
+
+
+def body(*lines: str) -> str:
+    return "\n".join(["def forward(x, metadata):", *(f"    {line}" for line in lines)])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (f"return current_workspace_manager().get_simultaneous({SPEC})",),
+        (
+            "manager = current_workspace_manager()",
+            f"manager.get_simultaneous({SPEC})[0].fill_(0)",
+        ),
+        ("get = current_workspace_manager().get_simultaneous", f"return get({SPEC})"),
+        (
+            "get = getattr(current_workspace_manager(), 'get_simultaneous')",
+            f"return get({SPEC})",
+        ),
+        (f"return getattr(current_workspace_manager(), 'get_simultaneous')({SPEC})",),
+        (
+            "from functools import partial",
+            f"return partial(current_workspace_manager().get_simultaneous, {SPEC})",
+        ),
+        (f"specs = [{SPEC}]", "return current_workspace_manager().get_simultaneous(*specs)"),
+    ],
+)
+def test_a_request_is_found_with_its_bytes(audited: Audited, lines: tuple[str, ...]) -> None:
+    (site,) = audited(layer=body(*lines)).sites
+    assert (site.enclosing, site.method) == ("forward", "get_simultaneous")
+    assert site.formula == "256"  # 8 * 4 * 4 = 128, rounded up
+
+
+def test_a_method_kept_on_self(audited: Audited) -> None:
+    text = f"""
+    class Layer:
+        def __init__(self):
+            self.scratch = current_workspace_manager().get_simultaneous
+        def forward(self, x, metadata):
+            return self.scratch({SPEC})
+    """
+    (site,) = audited(layer=text).sites
+    assert site.enclosing == "Layer.forward"
+
+
+def test_callers_of_a_function_that_only_hands_specs_on(audited: Audited) -> None:
+    text = f"""
+    def scratch(*specs):
+        return current_workspace_manager().get_simultaneous(*specs)
+    class Layer:
+        def forward(self, x, metadata):
+            return scratch({SPEC}, {SPEC})
+    """
+    found = {s.enclosing: s for s in audited(layer=text).sites}
+    assert set(found) == {"scratch", "Layer.forward"}
+    assert found["Layer.forward"].through == "scratch"
+    assert found["Layer.forward"].formula == "512"
+
+
+def test_an_inner_function_has_its_whole_name(audited: Audited) -> None:
+    text = f"""
+    def make_warmup():
+        def _warmup(n):
+            return current_workspace_manager().get_simultaneous({SPEC})
+        return _warmup
+    """
+    (site,) = audited(layer=text).sites
+    assert (site.enclosing, site.role) == ("make_warmup._warmup", "warmup")
+
+
+def test_a_persistent_buffer_is_a_request_of_a_helper(audited: Audited) -> None:
+    text = """
+    def locks(device):
+        return current_workspace_manager().get_persistent("locks", (64,), torch.int32)
+    class Layer:
+        def forward(self, x):
+            return locks(x.device)
+    """
+    (site,) = audited(layer=text).sites
+    assert (site.method, site.role, site.match) == ("get_persistent", "helper", "self")
+
+
+def test_the_manager_itself_asks_nobody(audited: Audited) -> None:
+    assert audited().sites == ()

@@ -1,0 +1,105 @@
+"""What a deployment loads, and what becomes of it under its flags."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.audit.test_roles_and_matches import layer, request
+from wstrace.audit.deployment import deployment
+from wstrace.audit.prediction import Prediction, predict
+from wstrace.audit.whole import reading
+
+Package = Callable[..., Path]
+FLAGS = "vllm serve m --max-model-len 4096 --max-num-batched-tokens 1024 --max-num-seqs 16"
+MODEL = {
+    "architectures": ["SmallForCausalLM"],
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "hidden_size": 512,
+}
+REGISTRY = """
+_MODELS = {
+    "SmallForCausalLM": ("small", "SmallForCausalLM"),
+    "OtherForCausalLM": ("other", "OtherForCausalLM"),
+}
+"""
+SPEC = "((self.max_num_batched_tokens, 64), torch.float32)"
+FOLDER = "model_executor/models"
+
+
+def ask(spec: str, **where: str) -> str:
+    text = layer(spec, **where)
+    width = "        self.width = width\n"
+    more = "        self.max_model_len = scheduler_config.max_model_len\n"
+    return text.replace(width, width + more)
+
+
+@pytest.fixture
+def predicted(package: Package, tmp_path: Path) -> Callable[..., Prediction]:
+    def made(
+        flags: str = FLAGS, model: dict[str, object] | None = None, **files: str
+    ) -> Prediction:
+        config = tmp_path / "config.json"
+        config.write_text(json.dumps(MODEL | (model or {})))
+        named = {f"{FOLDER}/{name}": text for name, text in files.items()}
+        root = package(**{f"{FOLDER}/registry": REGISTRY}, **named)
+        return predict(reading(root, ""), deployment(flags, config))
+
+    return made
+
+
+def test_the_arena_is_the_largest_reservation_and_who_asks_for_more_escapes(
+    predicted: Callable[..., Prediction],
+) -> None:
+    whole = "((self.max_model_len, 256), torch.float32)"
+    found = predicted(
+        small=ask(SPEC, profiled=request(SPEC)) + ask(whole).replace("Impl", "Second")
+    )
+    assert found.least == found.most == 1024 * 64 * 4
+    outcomes = {p.site.enclosing: (p.outcome, p.needed.bytes) for p in found.sites}
+    assert outcomes["Impl.decode"] == ("fits", 1024 * 64 * 4)
+    assert outcomes["Second.decode"] == ("escapes", 4096 * 256 * 4)
+
+
+def test_a_larger_neighbour_hides_it(predicted: Callable[..., Prediction]) -> None:
+    less = "((self.max_model_len, 4), torch.float32)"
+    text = ask(SPEC, profiled=request(SPEC)) + ask(less).replace("Impl", "Second")
+    found = predicted(small=text)
+    (second,) = [p for p in found.sites if p.site.enclosing == "Second.decode"]
+    assert (second.outcome, second.needed.bytes) == ("hidden", 4096 * 4 * 4)
+
+
+def test_code_of_another_model_is_not_loaded(predicted: Callable[..., Prediction]) -> None:
+    found = predicted(small="", other=ask(SPEC))
+    assert [p.outcome for p in found.sites] == ["not loaded"]
+    found = predicted(small="", other=ask(SPEC), model={"architectures": ["OtherForCausalLM"]})
+    assert [p.outcome for p in found.sites] == ["escapes"]
+
+
+def test_what_the_models_module_imports_is_loaded(predicted: Callable[..., Prediction]) -> None:
+    imports = f"from vllm.{FOLDER.replace('/', '.')}.other import Impl\n"
+    found = predicted(small=imports, other=ask(SPEC))
+    assert [p.outcome for p in found.sites] == ["escapes"]
+
+
+def test_a_condition_on_the_flags_decides(predicted: Callable[..., Prediction]) -> None:
+    text = ask(SPEC).replace(
+        "        self.decode(query",
+        "        if self.dcp_world_size > 1:\n            self.decode(query",
+    )
+    assert [p.outcome for p in predicted(small=text).sites] == ["not loaded"]
+    more = f"{FLAGS} --decode-context-parallel-size 2 --tensor-parallel-size 2"
+    assert [p.outcome for p in predicted(more, small=text).sites] == ["escapes"]
+
+
+def test_a_number_that_is_missing_is_named(predicted: Callable[..., Prediction]) -> None:
+    found = predicted("vllm serve m --max-model-len 4096", small=ask(SPEC))
+    (only,) = found.sites
+    assert (only.outcome, only.needed.needs) == ("unknown", ("max_num_batched_tokens",))
+    assert "max_num_batched_tokens" in only.why

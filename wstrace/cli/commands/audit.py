@@ -1,0 +1,232 @@
+"""`wstrace audit`: which requests of a vLLM have no reservation, read from its source."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from wstrace.errors import WstraceError
+
+if TYPE_CHECKING:
+    from wstrace.audit.whole import Audit
+
+AuditFormat = Literal["text", "json", "md", "sarif", "html"]
+Platform = Literal["cuda", "rocm", "xpu"]
+
+
+def command(
+    trees: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[BEFORE AFTER]",
+            help="Two vLLMs to compare, each as in --vllm; with --changed, the changed files.",
+        ),
+    ] = None,
+    vllm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH|VERSION",
+            help="A vLLM's folder, a wheel, or a release in the cache; the installed one if"
+            " absent.",
+        ),
+    ] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch the release's wheel with pip.")
+    ] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only requests in these files of a checkout.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Exit 1 for a serving request without a reservation: of two vLLMs one that is"
+            " new or lost its reservation, else any.",
+        ),
+    ] = False,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FLAGS",
+            help="Predict for a deployment: the flags of `vllm serve`, with --model-config.",
+        ),
+    ] = None,
+    model_config: Annotated[
+        Path | None, typer.Option(help="The model's config.json, for --config.")
+    ] = None,
+    platform: Annotated[
+        Platform, typer.Option(help="The deployment's accelerator, for --config.")
+    ] = "cuda",
+    trace: Annotated[
+        Path | None, typer.Option(help="Join with a recorded run of this vLLM.")
+    ] = None,
+    suggestion: Annotated[
+        str | None,
+        typer.Option(
+            "--suggest",
+            metavar="SITE",
+            help="A patch that reserves for this request (FILE:LINE or FILE:FUNCTION).",
+        ),
+    ] = None,
+    output: Annotated[AuditFormat, typer.Option("--format", help="Output format.")] = "text",
+    target: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File to write instead of stdout.")
+    ] = None,
+) -> None:
+    """Requests for the workspace that nothing reserves, by source.
+
+    Reads the source alone: vLLM is not imported, no GPU and no network is used.
+    """
+    from wstrace.cli import outlet
+
+    given = trees or []
+    shown: list[str] = []
+    if suggestion is not None:
+        found = _suggested(vllm, download, suggestion, shown)
+    elif config is not None or model_config is not None:
+        found = _predicted(vllm, download, (config, model_config, platform), output, shown)
+    elif trace is not None:
+        found = _joined(vllm, download, trace, output, shown)
+    elif len(given) == 2 and not changed:
+        found = _compare(given[0], given[1], download, output, shown)
+    elif given and not changed:
+        raise WstraceError(
+            "A comparison needs two vLLMs.", "`wstrace audit --vllm PATH` audits one."
+        )
+    else:
+        files = [Path(name) for name in given if name.endswith(".py")] if changed else None
+        named = vllm or (_package(files) if files else None)
+        found = _one(named, download, files, output, shown)
+    outlet.write("\n".join(shown).rstrip("\n") + "\n", target)
+    if check and found:
+        raise typer.Exit(1)
+
+
+def _package(files: list[Path]) -> str | None:
+    """The vllm folder that the files stand in; None where they are of no vLLM."""
+    from wstrace.audit.vllm_tree import MANAGER
+
+    for file in files:
+        for folder in file.resolve().parents:
+            if folder.name == "vllm" and (folder / MANAGER).is_file():
+                return str(folder)
+    raise WstraceError(
+        f"{files[0]} is in no vLLM.", "Run it in a checkout, or name the package with --vllm."
+    )
+
+
+def _one(
+    vllm: str | None,
+    download: bool,
+    files: list[Path] | None,
+    output: AuditFormat,
+    shown: list[str],
+) -> bool:
+    """Show one audit; whether a request of it has no reservation."""
+    from wstrace.audit.upgrade import UNRESERVED
+    from wstrace.audit.vllm_tree import vllm_tree
+    from wstrace.audit.whole import Audit, audit
+
+    if files == []:
+        found = Audit("", ())  # no Python file was changed
+        shown.append(_shown(found, output, Path()))
+    else:
+        with vllm_tree(vllm, download) as tree:
+            found = audit(tree.root, tree.version, files)
+            shown.append(_shown(found, output, tree.root))
+    return any(site.match in UNRESERVED for site in found.serving)
+
+
+def _shown(found: Audit, output: AuditFormat, root: Path) -> str:
+    """The audit in one format; a page reads its excerpts from `root` now."""
+    if output == "html":
+        from wstrace.report.html.audit_page import render_audit
+
+        return render_audit(found, root)
+    if output == "sarif":
+        from wstrace.report.ci.audit_sarif import render
+
+        return render(found)
+    from wstrace.report.audited import as_json, as_markdown, as_text
+
+    return {"json": as_json, "md": as_markdown, "text": as_text}[output](found)
+
+
+def _compare(
+    before: str, after: str, download: bool, output: AuditFormat, shown: list[str]
+) -> bool:
+    """Show what an upgrade changes; whether it brings a request without a reservation."""
+    from wstrace.audit.upgrade import upgrade
+    from wstrace.audit.vllm_tree import vllm_tree
+    from wstrace.audit.whole import audit
+    from wstrace.report import upgraded
+
+    with vllm_tree(before, download) as old, vllm_tree(after, download) as new:
+        found = upgrade(audit(old.root, old.version), audit(new.root, new.version))
+    shown.append(upgraded.as_json(found) if output == "json" else upgraded.as_markdown(found))
+    return bool(found.unreserved)
+
+
+def _predicted(
+    vllm: str | None,
+    download: bool,
+    given: tuple[str | None, Path | None, Platform],
+    output: AuditFormat,
+    shown: list[str],
+) -> bool:
+    """Show what a deployment will do; whether something escapes in it."""
+    from wstrace.audit.deployment import deployment
+    from wstrace.audit.prediction import predict
+    from wstrace.audit.vllm_tree import vllm_tree
+    from wstrace.audit.whole import reading
+    from wstrace.report import predicted
+
+    config, model_config, platform = given
+    if model_config is None:
+        raise WstraceError(
+            "A prediction needs the model's numbers.", "Give its config.json: --model-config."
+        )
+    planned = deployment(config or "", model_config, platform)
+    with vllm_tree(vllm, download) as tree:
+        found = predict(reading(tree.root, tree.version), planned)
+        version = tree.version
+    told = predicted.as_json if output == "json" else predicted.as_text
+    shown.append(told(found, version))
+    return bool(found.escapes)
+
+
+def _joined(
+    vllm: str | None, download: bool, trace: Path, output: AuditFormat, shown: list[str]
+) -> bool:
+    """Show an audit joined with a run; whether a request of it is at risk or was too large."""
+    from wstrace.audit.joined import joined
+    from wstrace.audit.vllm_tree import vllm_tree
+    from wstrace.audit.whole import reading
+    from wstrace.cli.reading import read_runs
+    from wstrace.report import predicted
+
+    (analysed,) = read_runs([trace])
+    with vllm_tree(vllm, download) as tree:
+        found = joined(reading(tree.root, tree.version), analysed.run)
+        version = tree.version
+    if output == "json":
+        shown.append(predicted.joined_json(found, version))
+    else:
+        shown.append(predicted.joined_text(found))
+    return any(j.state in ("too small", "at risk") for j in found)
+
+
+def _suggested(vllm: str | None, download: bool, wanted: str, shown: list[str]) -> bool:
+    """Give a patch; what it does goes to stderr, so that `git apply` can read stdout."""
+    from wstrace.audit.suggestion import suggest
+    from wstrace.audit.vllm_tree import vllm_tree
+    from wstrace.audit.whole import reading
+
+    with vllm_tree(vllm, download) as tree:
+        made = suggest(reading(tree.root, tree.version), wanted)
+    print(made.says, file=sys.stderr)
+    shown.append(made.patch)
+    return False
