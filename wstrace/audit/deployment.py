@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 
 from wstrace.errors import WstraceError
 from wstrace.triage.extract.engine_settings import command_settings
+from wstrace.vllm.command_line import option
 from wstrace.vllm.limits import NUMBERS
 from wstrace.vllm.model_config import read_model_config
 
@@ -47,6 +49,9 @@ def deployment(flags: str, model_config: Path, platform: Platform = "cuda") -> D
     said = command_settings(flags)
     numbers = {name: int(v) for name, v in said.items() if isinstance(v, int)}
     words = {name: v for name, v in said.items() if isinstance(v, str)}
+    backend = option(shlex.split(flags), "--attention-backend")
+    if backend:
+        words["attention_backend"] = backend
     numbers |= read_model_config(model_config, numbers)
     raw = _raw(model_config)
     longest = raw.get(_LONGEST)

@@ -103,3 +103,64 @@ def test_a_number_that_is_missing_is_named(predicted: Callable[..., Prediction])
     (only,) = found.sites
     assert (only.outcome, only.needed.needs) == ("unknown", ("max_num_batched_tokens",))
     assert "max_num_batched_tokens" in only.why
+
+
+GRAPHS = """
+class Impl:
+    def __init__(self, scheduler_config):
+        self.max_num_seqs = scheduler_config.max_num_seqs
+    def forward(self, layer, query, attn_metadata: StepMetadata):
+        rows = attn_metadata.num_decode_tokens
+        return current_workspace_manager().get_simultaneous(((rows, 64), torch.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "outcome"),
+    [
+        ("", "fits"),
+        ('--compilation-config {"cudagraph_mode":"PIECEWISE"}', "escapes"),
+        ("--enforce-eager", "escapes"),
+        ("--max-cudagraph-capture-size 8", "escapes"),
+    ],
+)
+def test_full_decode_graphs_ask_for_a_step_of_decodes(
+    predicted: Callable[..., Prediction], flags: str, outcome: str
+) -> None:
+    text = "from vllm.meta import StepMetadata\n" + GRAPHS
+    found = predicted(f"{FLAGS} {flags}", small=text)
+    assert [p.outcome for p in found.sites] == [outcome]
+
+
+BACKENDS = """
+class Backend:
+    supported_kv_cache_dtypes: list[str] = ["small_4bit"]
+    @staticmethod
+    def get_name():
+        return "SMALL"
+    @staticmethod
+    def get_impl_cls():
+        return Impl
+    @staticmethod
+    def get_builder_cls():
+        return Impl
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "outcome"),
+    [
+        ("", "not loaded"),
+        ("--kv-cache-dtype small_4bit", "escapes"),
+        ("--attention-backend SMALL", "escapes"),
+        ("--attention-backend=OTHER --kv-cache-dtype small_4bit", "not loaded"),
+    ],
+)
+def test_the_caches_dtype_and_the_backends_name_choose_a_backend(
+    package: Package, tmp_path: Path, flags: str, outcome: str
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(MODEL))
+    root = package(backend=ask(SPEC) + BACKENDS)
+    found = predict(reading(root, ""), deployment(f"{FLAGS} {flags}", config))
+    assert [p.outcome for p in found.sites] == [outcome]

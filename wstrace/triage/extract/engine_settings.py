@@ -280,7 +280,10 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
 def command_settings(text: str) -> dict[str, Value]:
     """The settings of one command line of vLLM, or of a part of it: name -> value."""
     found: dict[str, Value] = {s.name: s.value for s in _flags(text, 1)}
-    sizes = _GRAPH_SIZES.search("".join(text.split()).replace('"', "'"))
+    squeezed = "".join(text.split()).replace('"', "'")
+    sizes, mode = _GRAPH_SIZES.search(squeezed), _GRAPH_MODE.search(squeezed)
+    if mode:
+        found["cudagraph_mode"] = mode[1] or mode[2]
     if sizes:
         found["cudagraph_capture_sizes"] = [int(n) for n in sizes[1].split(",") if n]
     return found
