@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 
+from wstrace.vllm.limits import rows
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 GUIDE: Final = (ROOT / "CONTRIBUTING.md").read_text()
 TASKS: Final = (
@@ -20,6 +22,7 @@ TASKS: Final = (
     "A log format",
     "A number of the config",
     "A column of a report",
+    "A column of the tables",
 )
 
 # Modules that share their name on purpose. A command's module is named after its command, so
@@ -164,6 +167,28 @@ def test_only_vllm_state_knows_the_fields_of_vllms_objects() -> None:
                 ):
                     asked |= {a.value for a in node.args[1:2] if isinstance(a, ast.Constant)}
     assert asked == ASKED_ELSEWHERE
+
+
+def test_a_number_with_a_row_is_read_by_its_row() -> None:
+    """A field that vLLM renames is then one more path of the row, and nothing else."""
+    fields = {path.rsplit(".", 1)[-1] for row in rows() for path in row.config}
+    by_hand = set()
+    for path in (ROOT / "wstrace" / "recorder" / "vllm_state").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            asked = node.attr if isinstance(node, ast.Attribute) else ""
+            if isinstance(node, ast.Constant) and "." in str(node.value):
+                asked = str(node.value).rsplit(".", 1)[-1]
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
+                asked = ast.literal_eval(node.args[1]) if _is_text(node.args[1]) else ""
+            if asked in fields:
+                by_hand.add(f"{path.name}:{node.lineno} {asked}")
+    assert len(fields) > 25
+    # the forward context of a step has a field of the same name
+    assert {place for place in by_hand if not place.endswith(" cudagraph_mode")} == set()
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def test_a_module_has_a_subject_and_so_five_hundred_lines_at_most() -> None:

@@ -18,6 +18,7 @@ from wstrace.recorder.vllm_state.experts import expert_limits
 from wstrace.trace.records import Limit, Ranks
 from wstrace.vllm import model_config
 from wstrace.vllm.limits import NUMBERS, rows
+from wstrace.vllm.number import DP, TP
 from wstrace.vllm.quantities import mixed_graph_tokens
 
 
@@ -31,6 +32,11 @@ def _walk(root: Any, path: str) -> Any:
 
 def _first(root: Any, paths: Iterable[str]) -> Any:
     return next((value for path in paths if (value := _walk(root, path)) is not None), None)
+
+
+def named(vllm_config: Any, name: str) -> Any:
+    """The number `name` of the config, from the first of its row's places that there is."""
+    return _first(vllm_config, NUMBERS[name].config)
 
 
 def plain(value: Any) -> Limit:
@@ -120,8 +126,7 @@ def _split_limits(vllm_config: Any) -> dict[str, Limit]:
     splits = _walk(vllm_config, "parallel_config.use_sequence_parallel_moe")
     if not isinstance(splits, bool):
         return {}
-    tp = _walk(vllm_config, "parallel_config.tensor_parallel_size")
-    return {"sequence_parallel_size": tp if splits else 1}
+    return {"sequence_parallel_size": named(vllm_config, TP) if splits else 1}
 
 
 def _head_limits(vllm_config: Any) -> dict[str, Limit]:
@@ -143,7 +148,7 @@ def _head_limits(vllm_config: Any) -> dict[str, Limit]:
 def _device_limits(vllm_config: Any) -> dict[str, Limit]:
     """Bytes of the model's dtype, and multiprocessors where a CUDA device is in use."""
     found: dict[str, Limit] = {}
-    size = getattr(_walk(vllm_config, "model_config.dtype"), "itemsize", None)
+    size = getattr(named(vllm_config, "dtype"), "itemsize", None)
     if isinstance(size, int):
         found["dtype_size"] = size
     torch = sys.modules.get("torch")
@@ -168,7 +173,8 @@ def _environment_limits() -> dict[str, Limit]:
 
 def read_ranks(worker: Any) -> tuple[Ranks, Ranks]:
     """(this worker's ranks, the group sizes), after init_device."""
-    parallel = worker.vllm_config.parallel_config
+    config = worker.vllm_config
+    parallel = config.parallel_config
     import vllm.distributed.parallel_state as groups
 
     def rank(getter: str) -> int | None:
@@ -177,8 +183,8 @@ def read_ranks(worker: Any) -> tuple[Ranks, Ranks]:
         except (AttributeError, AssertionError):
             return None
 
-    expert = bool(getattr(parallel, "enable_expert_parallel", False))
-    dcp = getattr(parallel, "decode_context_parallel_size", 1)
+    expert = bool(named(config, "enable_expert_parallel"))
+    dcp = named(config, "decode_context_parallel_size") or 1
     ranks = Ranks(
         dp=getattr(parallel, "data_parallel_index", None)
         or getattr(parallel, "data_parallel_rank", 0),
@@ -190,9 +196,9 @@ def read_ranks(worker: Any) -> tuple[Ranks, Ranks]:
         node=getattr(parallel, "node_rank", None),
     )
     world = Ranks(
-        dp=parallel.data_parallel_size,
-        tp=parallel.tensor_parallel_size,
-        pp=parallel.pipeline_parallel_size,
+        dp=named(config, DP),
+        tp=named(config, TP),
+        pp=named(config, "pipeline_parallel_size"),
         ep=None,
         dcp=dcp,
         rank=getattr(parallel, "world_size", None),

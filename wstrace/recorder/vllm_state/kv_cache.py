@@ -5,18 +5,16 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, Literal
 
+from wstrace.recorder.vllm_state.config_limits import named
+
 Sizing = Literal["gpu", "cpu", "other"]
 # vLLM 0.13.0 to 0.33.0: the modules of determine_available_memory, which sizes the KV cache.
 SIZINGS: Final[dict[str, Sizing]] = {
     "vllm.v1.worker.gpu_worker": "gpu",
     "vllm.v1.worker.cpu_worker": "cpu",
 }
-# vLLM 0.13.0 to 0.33.0: settings of cache_config that fix the KV size, whatever is measured.
-FIXED: Final = {
-    "kv_cache_memory_bytes": "kv_cache_memory_bytes",
-    "num_gpu_blocks_override": "num_gpu_blocks_override",
-    "cpu_kvcache_space_bytes": "VLLM_CPU_KVCACHE_SPACE",  # up to 0.18 the only way on a CPU
-}
+# vLLM 0.13.0 to 0.33.0: the numbers that fix the KV size, whatever is measured.
+FIXED: Final = ("kv_cache_memory_bytes", "num_gpu_blocks_override")
 
 
 def estimate_applied() -> bool:
@@ -35,8 +33,13 @@ def sizing_of(worker: type) -> Sizing:
 
 def fixed_kv(worker: Any) -> str | None:
     """The setting that fixes the KV cache's size and so hides a reserve from KV sizing."""
-    cache = worker.vllm_config.cache_config
-    return next((shown for name, shown in FIXED.items() if getattr(cache, name, None)), None)
+    config = worker.vllm_config
+    for name in FIXED:
+        if named(config, name):
+            return name
+    # up to 0.18 the only way on a CPU
+    on_cpu = getattr(config.cache_config, "cpu_kvcache_space_bytes", None)
+    return "VLLM_CPU_KVCACHE_SPACE" if on_cpu else None
 
 
 def free_memory(worker: Any) -> tuple[int, int] | None:
@@ -69,7 +72,7 @@ def weights_bytes(worker: Any) -> int | None:
 
 def block_size(worker: Any) -> int:
     """Tokens of a KV block, as resolved by now."""
-    return int(worker.vllm_config.cache_config.block_size)
+    return int(named(worker.vllm_config, "block_size"))
 
 
 def blocks_of(kv_cache_config: Any) -> tuple[int, int] | None:
