@@ -73,6 +73,17 @@ LABELS: dict[str, str] = {
     "ray and vLLM": "(RayWorkerWrapper pid=10{tp}) (Worker_TP{tp} pid=10{tp})",
     "vLLM and ray": "(Worker_TP{tp} pid=10{tp}) (RayWorkerWrapper pid=10{tp})",
 }
+# Level, time, file and line as vLLM writes them (logger.py; the date's form and the path can be
+# set), and whether the V2 runner's file is the one that speaks.
+HEADS: dict[str, tuple[str, bool]] = {
+    "time": ("ERROR 05-05 14:02:37 [core.py:1138] ", False),
+    "year": ("ERROR 2026-05-05 14:02:37 [core.py:1138] ", False),
+    "milliseconds": ("ERROR 05-05 14:02:37.123 [core.py:1138] ", False),
+    "path": ("CRITICAL 05-05 14:02:37 [v1/engine/core.py:1138] ", False),
+    "V1 runner": ("ERROR 05-05 14:02:37 [gpu_model_runner.py:520] ", False),
+    "V2 runner": ("ERROR 05-05 14:02:37 [model_runner.py:520] ", True),
+    "V2 runner's path": ("ERROR 05-05 14:02:37 [v1/worker/gpu/model_runner.py:520] ", True),
+}
 
 
 def log_lines(lines: Sequence[str], label: str, place: str = "core.py:1138") -> list[str]:

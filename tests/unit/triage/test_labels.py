@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+
 import pytest
 
-from tests.unit.triage.generator import ASSIGNED, FORMATS, LABELS, Failure, read
+from tests.unit.triage.generator import ASSIGNED, FORMATS, HEADS, LABELS, Failure, read
+from wstrace.triage.extract.parser import parse
 from wstrace.triage.ingest import opening
 from wstrace.triage.ingest.prefilter import BUDGET, Prefilter
+from wstrace.triage.ingest.prefixes import Unwrapper
 from wstrace.triage.ingest.vllm_prefix import LABEL_REACH, process_before
 
 FAILURE = Failure()
@@ -41,7 +45,24 @@ def test_past_the_budget_the_second_rank_is_kept(
     text = one * 12 + PAD + _text(form, spelling, 1) + PAD
     found = read(text)
     assert any("repeat what was read" in note for note in found.notes)
-    assert {ranks.tp for finding in found.findings for ranks in finding.ranks} == {0, 1}
+    said = "its label in bytes without blanks: vllm_prefix._SQUEEZED"
+    assert {ranks.tp for finding in found.findings for ranks in finding.ranks} == {0, 1}, said
+
+
+@pytest.mark.parametrize("spelling", LABELS)
+def test_both_ranks_are_read_from_a_log_that_is_read_whole(spelling: str) -> None:
+    text = _text("plain", spelling, 0) + _text("plain", spelling, 1)
+    assert _ranks(text) == {0, 1}, "its label in text: vllm_prefix._LABEL"
+
+
+@pytest.mark.parametrize("label", ["", "(Worker_TP0 pid=100) "])
+@pytest.mark.parametrize("spelling", HEADS)
+def test_a_head_goes_and_its_level_and_runner_are_kept(spelling: str, label: str) -> None:
+    head, v2 = HEADS[spelling]
+    (line,) = Unwrapper().lines(f"{label}{head}{FAILURE.message}", 1)
+    assert (line.text, line.error) == (FAILURE.message, True)
+    text = "\n".join(label + head + each for each in FAILURE.traceback())
+    assert parse(BytesIO(text.encode()), "x.log")[0].v2_runner is v2
 
 
 def test_a_real_log_past_the_budget_keeps_both_ranks() -> None:

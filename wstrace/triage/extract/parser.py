@@ -20,6 +20,7 @@ from wstrace.triage.ingest.prefilter import Prefilter
 from wstrace.triage.ingest.prefixes import Line, Unwrapper
 from wstrace.triage.ingest.ranks import NOWHERE, named, ranks_of
 from wstrace.triage.ingest.squeeze import join
+from wstrace.triage.ingest.vllm_prefix import of_v2_runner
 
 if TYPE_CHECKING:
     from wstrace.triage.extract.facts import Fact, Origin, Text
@@ -34,11 +35,6 @@ _ASSIGNED: Final = re.compile(
     r"rank\d+inworldsize\d+isassignedasDPrank(\d+),PPrank(\d+)(?:,PCPrank\d+)?,TPrank(\d+)"
     r"(?:,ETPrank(?:\d+|N/A))?(?:,EPrank(\d+|N/A))?"
 )
-
-
-# vLLM 0.13.0 to 0.33.0: the V2 runner's file is model_runner.py, V1's gpu_model_runner.py
-# matches: 'INFO 08-12 10:00:00 [model_runner.py:520] '
-_V2_LINE: Final = re.compile(r"\[(?:[\w./]*/)?model_runner\.py:\d+\]")
 
 
 @dataclass
@@ -89,7 +85,7 @@ class _Parser:
         """Take in one block of the input."""
         text = block.data.decode("utf-8", "replace")
         self._undecodable += text.count("\ufffd")
-        self._facts.v2_runner |= _V2_LINE.search(text) is not None
+        self._facts.v2_runner |= of_v2_runner(text)
         for line in self._unwrapper.lines(text, block.first_line):
             self._sort(line)
         for key, stream in self._streams.items():

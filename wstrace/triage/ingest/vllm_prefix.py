@@ -37,6 +37,14 @@ _HEAD: Final = re.compile(
     r"(?:\d{2,4}[-/]\d\d(?:[-/]\d\d)?[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\s*)?"
     r"(?:\[?[\w./\\<>-]{1,120}:\d+\]?:?(?:\s|$))?"
 )
+# vLLM 0.13.0 to 0.33.0: the V2 runner's file is model_runner.py, V1's gpu_model_runner.py
+# matches: 'INFO 08-12 10:00:00 [model_runner.py:520] '
+_V2_LINE: Final = re.compile(r"\[(?:[\w./]*/)?model_runner\.py:\d+\]")
+
+
+def of_v2_runner(text: str) -> bool:
+    """Whether vLLM's V2 runner wrote a line of this text, by the file in its prefix."""
+    return _V2_LINE.search(text) is not None
 
 
 def without_labels(text: str) -> tuple[str, str, str] | None:
