@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wstrace.audit.call_sites import CallSite, requests
+from wstrace.audit.call_sites import METHODS, CallSite, requests
 from wstrace.audit.matching import Match, Matched, Matcher, at_of, warms_steps
 from wstrace.audit.reaching import Phases, WayIn
 from wstrace.audit.related import Placed, Relations
@@ -55,10 +55,12 @@ class AuditedSite:
 
 @dataclass(frozen=True)
 class Audit:
-    """Every request of one release, in the order of files and lines."""
+    """Every request of one release, in the order of files and lines. `unread` are files that
+    name the manager's methods and are not Python of today."""
 
     version: str
     sites: tuple[AuditedSite, ...]
+    unread: tuple[str, ...] = ()
 
     @property
     def serving(self) -> tuple[AuditedSite, ...]:
@@ -87,9 +89,14 @@ class Reading:
             for p in self.placed
             if self.modules is None or p.site.place.module in self.modules
         )
-        return Audit(
-            self.version, tuple(_audited(p, self.role(p), self.matcher) for p in shown)
-        )
+        sites = tuple(_audited(p, self.role(p), self.matcher) for p in shown)
+        return Audit(self.version, sites, unread(self.matcher.project))
+
+
+def unread(project: Project) -> tuple[str, ...]:
+    """Files that name the manager's methods and cannot be parsed."""
+    named = sorted({m for name in METHODS for m in project.mentioning(name)})
+    return tuple(project.short(m) for m in named if project.tree(m) is None)
 
 
 def reading(root: Path, version: str, files: Sequence[Path] | None = None) -> Reading:

@@ -24,6 +24,7 @@ def as_json(audit: Audit) -> str:
     document = {
         "version": 1,
         "vllm": audit.version or None,
+        "unread": list(audit.unread),
         "sites": [_site(site) for site in audit.sites],
     }
     return json.dumps(document, indent=2)
@@ -63,6 +64,8 @@ def as_text(audit: Audit) -> str:
     others = [s for s in audit.sites if s not in audit.serving]
     lines.append(f"not made by steps ({len(others)})")
     lines += [f"  {s.at} {s.enclosing}: {s.role}, {s.reason}" for s in others]
+    if audit.unread:
+        lines += ["", f"not read, no Python of today: {', '.join(audit.unread)}"]
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,3 +127,27 @@ def test_a_folder_without_the_manager_is_refused(tmp_path: Path) -> None:
     shown = wstrace("--vllm", str(tmp_path))
     assert shown.returncode == 2
     assert "workspace.py" in shown.stderr
+
+
+def test_a_wheel_is_read_without_being_installed(package: Package, tmp_path: Path) -> None:
+    root = package(layer=RESERVED)
+    wheel = tmp_path / "vllm-0.99.1-cp38-abi3-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in root.rglob("*.py"):
+            archive.write(file, Path("vllm") / file.relative_to(root))
+        archive.writestr("vllm-0.99.1.dist-info/METADATA", "Name: vllm\nVersion: 0.99.1\n")
+    told = json.loads(wstrace("--vllm", str(wheel), "--format", "json").stdout)
+    assert told["vllm"] == "0.99.1"
+    assert [s["match"] for s in told["sites"] if s["role"] == "serving"] == ["full"]
+    broken = tmp_path / "broken.whl"
+    broken.write_text("no archive")
+    shown = wstrace("--vllm", str(broken))
+    assert (shown.returncode, len(shown.stderr.splitlines())) == (2, 2)
+
+
+def test_a_file_that_cannot_be_parsed_is_named(package: Package) -> None:
+    root = package(layer=NOT_RESERVED, broken="def f(:\n    get_simultaneous(")
+    shown = wstrace("--vllm", str(root))
+    assert shown.returncode == 0, shown.stderr
+    assert "Impl.decode" in shown.stdout
+    assert "not read, no Python of today: vllm/broken.py" in shown.stdout
