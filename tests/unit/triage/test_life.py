@@ -138,3 +138,27 @@ def test_the_size_of_dcp_has_no_default_where_dcp_asks() -> None:
     assert "decode_context_parallel_size" in bound_of(finding).needs
     (finding,) = read(f"vllm serve m -dcp 2\n{DCP.message}").findings
     assert "decode_context_parallel_size" not in bound_of(finding).needs
+
+
+@pytest.mark.parametrize(
+    ("version", "failure", "code", "confidence"),
+    [
+        ("0.21.0", Failure("turboquant_attn.py", 879, "_decode_attention"), "WS101", "certain"),
+        ("0.24.0", Failure("turboquant_attn.py", 918, "_decode_attention"), "WS104", "likely"),
+        ("0.22.1", Failure(), "WS101", "certain"),
+        ("0.24.0", Failure(), "WS101", "likely"),
+        ("0.22.1", Failure("trtllm_ragged.py", 7, "_get_workspace_buffer"), "WS104", "likely"),
+        (
+            "0.24.0",
+            Failure("sparse_attn_indexer.py", 7, "sparse_attn_indexer"),
+            "WS102",
+            "likely",
+        ),
+    ],
+)
+def test_what_the_release_reserves_itself_is_not_certain(
+    version: str, failure: Failure, code: str, confidence: str
+) -> None:
+    engine = f"Initializing a V1 LLM engine (v{version}) with config: model='m', seed=0"
+    (finding,) = read(f"{_lines(engine)}\n{failure.message}").findings
+    assert (finding.code, log_of(finding).confidence) == (code, confidence)

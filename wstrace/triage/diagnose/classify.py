@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from wstrace.trace.records import Slot
 from wstrace.triage.diagnose import reasons
+from wstrace.versions import release_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 STARTUP: Final = ("capture", "post-lock-warmup")
 # vLLM 0.13.0 to 0.33.0: the first lock of a process comes with the capture.
 BEFORE_LOCK: Final = ("load", "profile", "graph-estimate", "kv-init")
+# matches: 'slot (0, 0) only'
+_SLOTS: Final = re.compile(r"slot \(0, 0\)|ubatch|lane")
 _BY_REFUSAL: Final = ("never_profiled", "undersized_in_profile", "wrong_slot")
 
 
@@ -204,6 +207,9 @@ def _by_site(
         return None
     if site.triage_class == "wrong_slot":
         return Verdict("wrong_slot", "WS104", reasons.SITE_SLOT, "likely")
+    reserved = _reserved(site)
+    if reserved is not None:
+        return reserved
     if _is_empty(refusal) and site.triage_class != "never_profiled":
         return Verdict("never_profiled", "WS101", reasons.NOTHING_ASKED)
     if site.triage_class == "undersized_in_profile" and _is_constant(site):
@@ -215,6 +221,25 @@ def _by_site(
         return Verdict("never_profiled", "WS101", reasons.NEVER)
     if site.triage_class == "pointer_moved_after_capture":
         return Verdict("undersized_in_profile", "WS102", reasons.UNDERSIZED, "likely")
+    return None
+
+
+def _reserved(site: KnownSite) -> Verdict | None:
+    """The text's own release reserves the site's worst case before the lock, or, where it has
+    the fix, a part of it: what was refused is what that leaves open."""
+    cover = site.cover(site.version) if site.version else None
+    if cover is None or cover.covers == "none":
+        return None
+    whole = cover.covers == "full"
+    if not whole and not (site.first_fixed and release_of(site.version).has(site.first_fixed)):
+        return None
+    if whole and _SLOTS.search(cover.gap):
+        return Verdict("wrong_slot", "WS104", reasons.SITE_SLOT, "likely")
+    why = reasons.RESERVED if whole else reasons.RESERVED_PART.format(gap=cover.gap)
+    if site.triage_class == "never_profiled":
+        return Verdict("never_profiled", "WS101", why, "likely")
+    if site.triage_class in ("undersized_in_profile", "over_reserved"):
+        return Verdict("undersized_in_profile", "WS102", why, "likely")
     return None
 
 

@@ -37,6 +37,11 @@ UNDERSIZED: Final = (
     "Warm-up runs this site, but with a smaller shape than serving can bring: the arena was "
     "locked at that."
 )
+RESERVED: Final = (
+    "This release reserves the site's worst case before the lock, so the request was of "
+    "another slot, or beyond what was read of the site. A trace tells which."
+)
+RESERVED_PART: Final = "This release reserves the site before the lock, but for: {gap}."
 CONSTANT: Final = (
     "In this release every call of the site asks for the same bytes: had warm-up run it in "
     "this slot, the arena would hold them. The first call came after the lock."
