@@ -15,7 +15,7 @@ import typer
 import wstrace
 from wstrace.cli import outlet
 from wstrace.cli.usage import STARTERS, UsageError, as_error, refuse_empty
-from wstrace.errors import WstraceError, one_line
+from wstrace.errors import WstraceError
 
 COMMANDS = (
     "fix",
@@ -100,7 +100,11 @@ def main() -> None:
     except WstraceError as error:
         if os.environ.get("WSTRACE_DEBUG"):
             traceback.print_exc()
-        print(f"wstrace: {one_line(error.message)}\n{one_line(error.hint)}", file=sys.stderr)
+        from wstrace.trace.cleaning import clean_text
+
+        print(
+            f"wstrace: {clean_text(error.message)}\n{clean_text(error.hint)}", file=sys.stderr
+        )
         code = error.exit_code
     except BrokenPipeError:
         code = outlet.BROKEN

@@ -17,6 +17,7 @@ from wstrace.errors import WstraceError
 from wstrace.planning.inputs import Engine, SiteBound
 from wstrace.reserve.evaluate import mismatch, site_bytes
 from wstrace.reserve.schema import NotCovered, ReserveConfig, SiteReserve, model_digest
+from wstrace.trace.cleaning import cleaned
 
 KEPT: Final = "kept from "
 
@@ -31,10 +32,13 @@ class Earlier:
 
 def applied_config(text: str) -> ReserveConfig | None:
     """The config that a trace recorded as applied; None where it recorded none."""
+    if not text:
+        return None
     try:
-        return msgspec.json.decode(text, type=ReserveConfig) if text else None
+        found: ReserveConfig = cleaned(msgspec.json.decode(text, type=ReserveConfig))
     except msgspec.MsgspecError:
         return None
+    return found
 
 
 def with_kept(

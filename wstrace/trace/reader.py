@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from wstrace.errors import WstraceError, one_line
+from wstrace.trace.cleaning import cleaned
 from wstrace.trace.records import (
     FORMAT,
     AnyRecord,
@@ -253,6 +254,7 @@ def read_header(path: Path) -> Header:
         raise _foreign(path) from error
     if not isinstance(header, Header):
         raise _foreign(path)
+    cleaned(header)
     if header.format != FORMAT:
         raise WstraceError(
             f"{path} has trace format {header.format}, this wstrace reads {FORMAT}.",

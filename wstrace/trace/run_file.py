@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from wstrace.errors import WstraceError
+from wstrace.trace.cleaning import cleaned
 
 RUN_FILE: Final = "run.json"
 _LARGEST: Final = 1 << 20
@@ -48,13 +49,14 @@ class RunFile(msgspec.Struct, omit_defaults=True):
 def read_run(path: Path) -> RunFile | None:
     """A run.json; None where there is none. Raises WstraceError where it cannot be read."""
     try:
-        return msgspec.json.decode(_text(path), type=RunFile)
+        found: RunFile = cleaned(msgspec.json.decode(_text(path), type=RunFile))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(path, str(error)) from error
+    return found
 
 
 def _text(path: Path) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from wstrace.trace.cleaning import clean_text, cleaned
 from wstrace.trace.records import (
     AnyRecord,
     Leaf,
@@ -81,12 +82,12 @@ class _Texts(Generic[Part]):
 
 class SharedParts:
     """Decoded parts of a file's requests, equal ones once: most of a large file is the same
-    few stacks and lines of source. What is read is what a plain decoder reads."""
+    few stacks and lines of source. What is read is what a plain decoder reads, cleaned."""
 
     def __init__(self) -> None:
         self._stack = _Texts(self._shared_list).part
-        self._specs = _Texts(_specs).part
-        self._classes = _Texts(_classes).part
+        self._specs = _Texts(lambda text: cleaned(_specs(text))).part
+        self._classes = _Texts(lambda text: cleaned(_classes(text))).part
         self._scheduled = _Texts(_scheduled).part
         self._provenances: dict[tuple[bytes, bytes], Provenance | None] = {}
         self._tail = b""
@@ -99,6 +100,8 @@ class SharedParts:
         found: Any = _decode(line)
         if type(found) is _Unread:
             self._finish(found)
+        else:
+            cleaned(found)
         record: Record = found
         return record
 
@@ -109,7 +112,8 @@ class SharedParts:
         found.provenance = self._provenance(bytes(found.provenance))
         found.specs = self._specs(bytes(found.specs))
         found.classes = self._classes(bytes(found.classes))
-        found.layer = intern(found.layer)
+        found.layer = intern(clean_text(found.layer))
+        found.cudagraph_mode = clean_text(found.cudagraph_mode)
         found.slot = self._slots.setdefault(found.slot, found.slot)
         step = found.step
         if step is not None:
@@ -117,7 +121,7 @@ class SharedParts:
             step.requests = self._scheduled(bytes(step.requests))
 
     def _shared_list(self, text: bytes) -> list[str]:
-        decoded = _stack(text)
+        decoded = cleaned(_stack(text))
         return self._lists.setdefault(tuple(decoded), decoded)
 
     def _provenance(self, text: bytes) -> Provenance | None:
@@ -131,7 +135,7 @@ class SharedParts:
         key = head, tail
         if key in self._provenances:
             return self._provenances[key]
-        made: Provenance | None = _provenance(text)
+        made: Provenance | None = cleaned(_provenance(text))
         if made is not None:
             made.statements = self._lists.setdefault(tuple(made.statements), made.statements)
             made.leaves = [self._leaf(leaf) for leaf in made.leaves]

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from wstrace.errors import WstraceError
+from wstrace.trace.cleaning import cleaned
 from wstrace.trace.reader import RUN_FILE, SUFFIX, UNDECODABLE, RunFile, read_run
 from wstrace.trace.records import AnyRecord, Header, Record
 
@@ -41,7 +42,8 @@ class FileTail:
 
     def _record(self, line: bytes) -> Iterator[Record]:
         try:
-            yield _decode(line)
+            record: Record = cleaned(_decode(line))
+            yield record
         except UNDECODABLE:
             self.unread += 1
 

@@ -10,6 +10,7 @@ from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.frames import frames
 from wstrace.frames.columns import REQUESTS, Dtype
 
+_FORMULA: Final = ("=", "+", "-", "@")
 _ARROW: Final[dict[Dtype, str]] = {
     "int64": "int64",
     "Int64": "int64",
@@ -21,9 +22,20 @@ _ARROW: Final[dict[Dtype, str]] = {
 
 
 def render_csv(run: AnalysedRun) -> str:
-    """The table as CSV with a header line; unknown values are empty."""
-    text: str = frames.requests(run).to_csv(index=False, lineterminator="\n")
+    """The table as CSV with a header line; unknown values are empty.
+
+    A text that a spreadsheet would run as a formula gets a quote before it.
+    """
+    texts = {c.name: "object" for c in REQUESTS if c.dtype in ("string", "category")}
+    frame = frames.requests(run).astype(texts)
+    for name in texts:
+        frame[name] = frame[name].map(_inert, na_action="ignore")
+    text: str = frame.to_csv(index=False, lineterminator="\n")
     return text
+
+
+def _inert(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def render_parquet(run: AnalysedRun) -> bytes:

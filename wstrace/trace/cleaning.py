@@ -1,0 +1,50 @@
+"""Strings of a trace made safe to show, where they are read: no output has to think of it.
+
+A trace is not trusted: whoever wrote it could put a terminal's escape, a CI system's command
+or a secret into any of its strings.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from wstrace.errors import one_line
+from wstrace.trace.records import Counts, ReserveEvent
+from wstrace.trace.redact import redact_text
+
+_NUMBERS: Final = (int, bool, float, type(None))
+_PARSED: Final = (ReserveEvent, "config")
+"""JSON of its own, which whoever reads it cleans."""
+
+
+@lru_cache(maxsize=1 << 16)
+def clean_text(text: str) -> str:
+    """One line without secrets; control and direction marks are spelt."""
+    return one_line(redact_text(text))
+
+
+def cleaned(value: Any) -> Any:
+    """The value with every string in it clean; structs and lists are changed in place."""
+    if type(value) in _NUMBERS or type(value) is Counts:  # counts: numbers, and many
+        return value
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, list):
+        value[:] = [cleaned(part) for part in value]
+    elif isinstance(value, dict):
+        return {cleaned(name): cleaned(part) for name, part in value.items()}
+    elif isinstance(value, msgspec.Struct):
+        _clean_fields(value)
+    return value
+
+
+def _clean_fields(struct: msgspec.Struct) -> None:
+    for name in struct.__struct_fields__:
+        old = getattr(struct, name)
+        if type(old) not in _NUMBERS and (type(struct), name) != _PARSED:
+            new = cleaned(old)
+            if new is not old:
+                msgspec.structs.force_setattr(struct, name, new)
