@@ -69,8 +69,10 @@ def _environment(run: AnalysedRun) -> list[str]:
     )
     arenas = accounting_line(run.workers)
     return [
-        f"- vLLM {first.header.vllm}, torch {first.header.torch}, "
-        f"Python {first.header.python}, wstrace {first.header.wstrace}",
+        escape(
+            f"- vLLM {first.header.vllm}, torch {first.header.torch}, "
+            f"Python {first.header.python}, wstrace {first.header.wstrace}"
+        ),
         f"- model {_code(str(first.limits.get('model')))}, "
         f"{plural(len(run.workers), 'rank')}, runner {_code(first.init.runner)}",
         f"- {_code(limits)}",
@@ -89,7 +91,7 @@ def _sites(run: AnalysedRun) -> list[str]:
     ]
     for site in run.sites[:MAX_SITES]:
         cells = (
-            _code(site.caller or str(site.key)),
+            _code(site.caller or str(site.key)).replace("|", "\\|"),
             human(site.warmup_bytes),
             human(site.serving_bytes),
             human(site.arena_bytes),

@@ -148,6 +148,9 @@ def test_markdown_has_no_markup_of_the_trace(
     bare = outside_code(told)
     assert not re.search(r"(?<!\\)(?:<script|<img|\]\(javascript:)", bare)
     assert not re.search(r"^# PLANTED", told, re.MULTILINE)
+    rows = [line for line in told.splitlines() if line.startswith("| ")]
+    assert rows
+    assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
 
 
 def test_the_page_has_no_markup_of_the_trace(
