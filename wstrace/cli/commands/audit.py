@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -82,6 +83,7 @@ def command(
     """
     from wstrace.cli import outlet
 
+    gc.disable()  # syntax trees live to the end: a look through them is a fifth of the time
     given = trees or []
     shown: list[str] = []
     if suggestion is not None:
