@@ -20,6 +20,7 @@ READ_ELSEWHERE: Final = {
     "wstrace.recorder.plugin.register": "vLLM, by the entry point in pyproject.toml",
     "wstrace.testbed.plugin.register": "vLLM, by the entry point in testbed/on_path",
     "wstrace.testbed.patterns.*": "the testbed, as MODULE:CLASS of an option",
+    "tools.bench.layers.Layer": "tools.bench.first_request, which runs the file as a module",
     "tools.docs.mkdocs_hook.on_page_markdown": "mkdocs, by mkdocs.yml",
     "tools.gpu.conftest.pytest_*": "pytest",
     "tools.gpu.test_results.*": "pytest",
