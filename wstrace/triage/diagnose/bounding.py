@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Final
 
 from wstrace.bounds.bound import Bound
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from wstrace.findings.finding import Finding, Span
     from wstrace.known_sites.known import KnownSite
+    from wstrace.triage.extract.engine_settings import Value
     from wstrace.triage.extract.facts import Amount, StepDump
 
 _BLOCK: Final = (
@@ -88,6 +91,35 @@ def _matching(
                         return site
         return first
     return None
+
+
+CHOICES: Final = 64
+
+
+def of_site(rivals: Mapping[str, set[int]], site: KnownSite | None) -> dict[str, set[int]]:
+    """Those of the numbers that can move what `site` needs: its formula's own, and the
+    tensor-parallel size, by which a model's heads become a rank's."""
+    used = {*parse(site.formula).names, "tensor_parallel_size"} if site else set()
+    return {name: found for name, found in rivals.items() if name in used}
+
+
+def choices(
+    config: Mapping[str, Value], rivals: Mapping[str, set[int]]
+) -> list[dict[str, Value]]:
+    """The settings' own choice, then the other combinations of numbers on which commands
+    disagree; past CHOICES the largest number of each alone."""
+    own: dict[str, Value] = {name: config[name] for name in rivals}
+    if prod(len(found) for found in rivals.values()) > CHOICES:
+        most: dict[str, Value] = {name: max(found) for name, found in rivals.items()}
+        return [own, most]
+    every = product(*(sorted(values) for values in rivals.values()))
+    found: list[dict[str, Value]] = [dict(zip(rivals, n, strict=True)) for n in every]
+    return [own, *found]
+
+
+def largest_of(numbers: Sequence[dict[str, int]], site: KnownSite) -> dict[str, int]:
+    """Of several sets of numbers the one by which `site` needs most; the first of equals."""
+    return max(numbers, key=lambda one: rule_bound(site, one).bytes or 0)
 
 
 def worst_case(

@@ -81,6 +81,15 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         (module, refusal.file), refusal.function, version, numbers, refusal.required, step
     )
     site = rule.site
+    rivals = bounding.of_site(settings.rivals(refusal.origin.line), site)
+    if site and rivals:
+        numbers = bounding.largest_of(
+            [
+                values({**config, **choice}, given, settings.model())
+                for choice in bounding.choices(config, rivals)
+            ],
+            site,
+        )
     deduced = None
     if site and refusal.required and refusal.required.bytes is not None:
         deduced = sizes.deduced(site, numbers, refusal.required, step)
@@ -119,7 +128,9 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         phase=phase,
         step=_step(step),
     )
-    log = replace(log, evidence=tuple(filter(None, (_impossible(text, config),))))
+    log = replace(
+        log, evidence=tuple(filter(None, (_impossible(text, config), *_disagree(rivals))))
+    )
     finding = _with_sizes(finding, log, refusal, text, pinned)
     assert finding.log is not None
     return replace(finding, log=releases.with_releases(finding.log, rule.fits))
@@ -144,6 +155,14 @@ def _impossible(text: Text, config: Mapping[str, Value]) -> str:
     if text.v2_runner and version and not release_of(version).has(symptoms.V2_LOCKS_FROM):
         return f"the V2 runner of {version} locks nothing: version or runner is of another run"
     return ""
+
+
+def _disagree(rivals: Mapping[str, set[int]]) -> list[str]:
+    return [
+        f"commands disagree on {name} ({', '.join(map(str, sorted(values)))}): "
+        "the numbers with the largest need count"
+        for name, values in rivals.items()
+    ]
 
 
 def _exact(

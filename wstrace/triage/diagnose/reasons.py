@@ -55,7 +55,10 @@ NOTHING_ASKED: Final = (
     "lock: warm-up did not run this site there."
 )
 RETOLD: Final = "The message stands in a person's words, not as vLLM prints it."
-QUOTED: Final = "The message is quoted in a docstring: nothing says that it happened here."
+QUOTED: Final = (
+    "The message is quoted in a docstring, a comment or a sentence about it: nothing says that "
+    "it happened here."
+)
 EXAMPLE: Final = (
     "A caller without its line and round sizes look like an example, not like a message."
 )

@@ -75,6 +75,26 @@ class Settings:
         found = self._best(line)
         return {name: value for name, value in found.items() if not name.startswith(MODEL)}
 
+    def rivals(self, line: int) -> dict[str, set[int]]:
+        """The numbers on which the commands before `line` disagree, each with all its values.
+
+        Which command the failure is of is unknown then. The log's own lines decide where they
+        name the number, and commands after the failure only where none stands before it.
+        """
+        best = self._chosen(line)
+        found: dict[str, set[int]] = {}
+        for setting in (item for places in self._found.values() for item in places):
+            held = best[setting.name]
+            same = (setting.line <= line, setting.line > 0) == (
+                held.line <= line,
+                held.line > 0,
+            )
+            value = setting.value
+            number = isinstance(value, int) and not isinstance(value, bool)
+            if setting.source is held.source is Source.COMMAND and same and number:
+                found.setdefault(setting.name, set()).add(int(value))  # type: ignore[arg-type]
+        return {name: values for name, values in sorted(found.items()) if len(values) > 1}
+
     def resolved(self, name: str) -> set[Value]:
         """The values that vLLM itself says it chose for `name`, of every start in the text."""
         found = (item for places in self._found.values() for item in places)
@@ -96,12 +116,16 @@ class Settings:
         }
 
     def _best(self, line: int | None) -> dict[str, Value]:
+        best = self._chosen(line)
+        return {name: best[name].value for name in sorted(best)}
+
+    def _chosen(self, line: int | None) -> dict[str, Setting]:
         best: dict[str, Setting] = {}
         for setting in (item for places in self._found.values() for item in places):
             other = best.get(setting.name)
             if other is None or _rank(setting, line) > _rank(other, line):
                 best[setting.name] = setting
-        return {name: best[name].value for name in sorted(best)}
+        return best
 
 
 def _rank(setting: Setting, line: int | None) -> tuple[int, int, int]:

@@ -96,7 +96,7 @@ class Refusal:
     `caller` is the site as printed; file, line and function are its parts, completed from
     the traceback. `name` is the key of a persistent resource or the name an old version
     printed. `retold`: the sizes stand in a person's words, `quoted`: all of it stands in a
-    docstring.
+    docstring, a comment, or a sentence about the message.
     """
 
     kind: RefusalKind
@@ -238,10 +238,15 @@ def origin_at(squeezed: Squeezed, position: int, stream: str) -> Origin:
 
 
 def amount(text: str) -> Amount:
-    """A printed size. The window of bytes is half a unit of its last digit to each side."""
+    """A printed size. The window of bytes is half a unit of its last digit to each side.
+
+    A comma with three digits after it separates thousands, with one or two it is a decimal's.
+    """
     # matches: "9.94MB"
     number, unit = re.fullmatch(rf"({_NUMBER})([KMGTkmgt]i?[Bb]|bytes)", text).groups()  # type: ignore[union-attr]
-    number = number.replace(",", "")
+    # matches: "9,94"
+    comma = re.fullmatch(r"\d+,\d{1,2}", number)
+    number = number.replace(",", "." if comma else "")
     if unit == "bytes":
         size = int(float(number))
         return Amount(f"{size:,} bytes", size, size, size)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wstrace.triage.extract import tracebacks
 from wstrace.triage.extract.facts import SITE, SIZE, Amount, Mention, Refusal, amount, origin_at
 from wstrace.triage.extract.retold import files_of
-from wstrace.triage.ingest.quoted import in_docstring, is_talk
+from wstrace.triage.ingest.quoted import is_quoted, is_talk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +153,7 @@ def _refusal(
     if refusal is None or is_talk(squeezed, start):
         return None
     frames = tracebacks.before(start, stack, squeezed)
-    refusal = replace(refusal, quoted=in_docstring(squeezed, start))
+    refusal = replace(refusal, quoted=is_quoted(squeezed, start))
     if refusal.kind == "scratch":
         return replace(refusal, frames=frames)
     layer = _layer_before(squeezed.text, start)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from wstrace.triage.ingest.prefixes import Line
 
 _FEW: Final = 3  # words beside flags: a list, not a sentence
+_LEAD: Final = 2  # words before a command: a sentence
 _NEAR: Final = 3  # lines: what introduces a command stands right above it
 # matches: 'vllm serve m'
 _COMMAND: Final = re.compile(
@@ -45,6 +46,13 @@ _DOUBT: Final = re.compile(
     r"|switch(?:ed|ing)? to|bump\w*|drop(?:ped|ping)?|disabl\w+|unless|other than|e\.g"
     r"|for example)\b|\?"
 )
+# matches: 'Last week I used'
+_EARLIER: Final = re.compile(
+    r"(?i)\b(?:before|previously|earlier|formerly|yesterday|used to|in the past|back then|until"
+    r"|last (?:week|month|year|time|night)|(?:days?|weeks?|months?) ago)\b"
+)
+# matches: 'fine. Without'
+_SENTENCE_END: Final = re.compile(r"[.!?]\s+(?=[A-Z])")
 # matches: 'it did not help'
 _FAILS: Final = re.compile(
     r"(?i)\b(?:crash(?:es|ed)?|fails?|failed|dies?|died|breaks?|broke|not|never|still|nor|neither"
@@ -67,14 +75,26 @@ def _states(lines: Sequence[Line], index: int) -> bool:
     if line.label or line.error or not ("--" in line.text or "max" in line.text):
         return True
     if _COMMAND.search(line.text):
-        return not says_it_worked(line.text.partition("--")[0]) and not _introduced(
-            lines, index
-        )
+        return not _of_another_run(line.text) and not _introduced(lines, index)
     sentence = " ".join(_sentence(lines, index))
     if _CURE.search(sentence) or _DOUBT.search(sentence) or _introduced(lines, index):
         return False
     few = len(_WORD.findall(_FLAG.sub(" ", line.text))) <= _FEW
     return few or "--" not in line.text or bool(_STATES.search(sentence))
+
+
+def _of_another_run(text: str) -> bool:
+    """True for a command in a sentence that says it worked, or of an earlier run that it does
+    not say failed. A command that begins the line is judged by no words after it."""
+    if says_it_worked(text.partition("--")[0]):
+        return True
+    begins = _COMMAND.search(text).start()  # type: ignore[union-attr]
+    lead = text[:begins]
+    if len(_WORD.findall(lead)) < _LEAD:
+        return False
+    said = _FLAG.sub(" ", lead + _SENTENCE_END.split(text[begins:])[0])
+    earlier = _EARLIER.search(lead) and not _FAILS.search(_CURE.sub("", said))
+    return bool(earlier) or says_it_worked(said)
 
 
 def says_it_worked(text: str) -> bool:

@@ -11,6 +11,7 @@ import html
 import json
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from wstrace.triage.ingest.vllm_prefix import LEVEL, without_head, without_labels
@@ -72,6 +73,11 @@ _ESCAPED_QUOTE: Final = re.compile(r"\\{1,8}(?=['\"])")
 _REPEATED: Final = re.compile(r"\[repeated \d+x across cluster\].*$")
 # matches: '```python'
 _FENCE: Final = re.compile(r"\s*(?:```.*|~~~.*)?$")
+# another process's prefix inside a message that was not at its end
+# matches: 'orkspace is locked but allocation requires 8.06 MB, curr(Worker_TP1 pid=2) '
+_GLUED: Final = re.compile(
+    r"orkspace is locked but alloc(?:(?!after locking).){0,600}?(?=\(\w[\w ]{0,60}pid=\d+\) )"
+)
 _JSON_OUTER: Final = (
     "pod", "pod_name", "container", "container_name", "service", "host", "hostname",
     "_HOSTNAME", "_SYSTEMD_UNIT", "rank", "processName", "process",
@@ -119,7 +125,8 @@ class Unwrapper:
         """All lines of `text`; `first` is the number of the first one."""
         for number, raw in enumerate(text.split("\n"), first):
             if "\r" not in raw:
-                yield from self._unwrap(raw, number, "", 0)
+                for part in _unglued(raw):
+                    yield from self._unwrap(part, number, "", 0)
                 continue
             for part in raw.removesuffix("\r").split("\r"):
                 yield from self._unwrap(part, number, "", 0)
@@ -164,6 +171,14 @@ class Unwrapper:
             if text.startswith(lead):
                 return key, text[len(lead) :]
         return outer, text
+
+
+def _unglued(raw: str) -> list[str]:
+    """The line, cut where another process began to write inside a message."""
+    if "pid=" not in raw or "orkspace is locked" not in raw:
+        return [raw]
+    ends = [0, *(found.end() for found in _GLUED.finditer(raw)), len(raw)]
+    return [raw[start:end] for start, end in pairwise(ends)]
 
 
 def _plain(text: str) -> str:

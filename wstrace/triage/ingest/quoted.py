@@ -41,6 +41,26 @@ _WORKSPACE: Final = re.compile(r"[Ww]\s*orkspace is locked|[Ww]orkspace\s")
 _DOCSTRING: Final = re.compile(
     r"\s+[rfbuRFBU]{0,2}(?:\"{3}|'{3})|[rfbuRFBU]{0,2}(?:\"{3}|'{3})\s*\S"
 )
+# a comment, a catalogue of translations, an added or removed line: no log begins so
+# matches: 'msgid "'
+_MARKED: Final = re.compile(
+    r"\s*(?:/\*|//|msg(?:id|str)\b|#\s*(?:raises?|throws?|e\.g\.)(?!\w)|[+\-]\s{4,}$)",
+    re.IGNORECASE,
+)
+# matches: 'If you ever see "'
+_ABOUT: Final = re.compile(
+    r"(?:\bif (?:you|someone|anyone|users?) (?:\w+ )?(?:sees?|gets?|hits?|encounters?|finds?)"
+    r"\b[^.!?]{0,40}"
+    r"|\b(?:PR|MR|patch|change|commit|pull request)\b[^.!?]{0,60}"
+    r"\b(?:fix(?:es|ed)|avoids?|prevents?|resolve[sd]?|solve[sd]?|removes?)"
+    r"(?: (?:the|this|an?|error|crash|failure|message))*"
+    r"|\b(?:no longer|never|(?:do|does|did)(?: not|n't)) (?:see|sees|get|gets|hit|hits)"
+    r"(?: (?:the|this|an?|error|crash|failure|message|any ?more))*"
+    r"|\bunlike\b[^.!?]{0,80})"
+    r"[\s:\"'`(\u201c]*(?:[\w.]*Error:\s*)?[\"'`]*$",
+    re.IGNORECASE,
+)
+ABOVE_REACH: Final = 2
 DOCSTRING_REACH: Final = 80
 HUNK_REACH: Final = 400
 SOURCE_REACH: Final = 5
@@ -57,6 +77,35 @@ def is_talk(squeezed: Squeezed, position: int) -> bool:
     if _CODE.search(lead) or _LITERAL.search(lead) or _COMMENT.match(lead):
         return True
     return _in_diff(squeezed, index) or _is_comment(squeezed, index)
+
+
+def is_quoted(squeezed: Squeezed, position: int) -> bool:
+    """True where the message at `position` is quoted: in a docstring, a comment, a catalogue of
+    messages, or a sentence that says what it means or that it is gone."""
+    return _is_spoken_of(squeezed, position) or in_docstring(squeezed, position)
+
+
+def _is_spoken_of(squeezed: Squeezed, position: int) -> bool:
+    index = squeezed.index(position)
+    line = squeezed.lines[index]
+    found = _WORKSPACE.search(line.text)
+    if line.label or line.error or found is None:
+        return False
+    lead = line.text[: found.start()]
+    return bool(_MARKED.match(lead) or _ABOUT.search(_introduced(squeezed, index, lead)[-200:]))
+
+
+def _introduced(squeezed: Squeezed, index: int, lead: str) -> str:
+    """The words before a message; where its line has none, those right above that end in a
+    colon."""
+    # matches: "AssertionError: "
+    if not re.fullmatch(r"[\s\"'`]*(?:[\w.]*Error:\s*)?[\"'`]*", lead):
+        return lead
+    for line in reversed(squeezed.lines[max(0, index - ABOVE_REACH) : index]):
+        text = line.text.strip()
+        if text:
+            return f"{text} {lead}" if text.endswith(":") and not line.label else lead
+    return lead
 
 
 def in_docstring(squeezed: Squeezed, position: int) -> bool:
