@@ -60,7 +60,7 @@ def read(paths: Sequence[str], given: Given) -> Report:
     diagnoses = []
     for source in texts.texts(paths, notes):
         try:
-            diagnoses.append(_diagnosed(source, given))
+            diagnoses += _diagnosed(source, given)
         except WstraceError as error:
             if source.alone or given.numbers:
                 raise
@@ -74,17 +74,22 @@ def read(paths: Sequence[str], given: Given) -> Report:
     return replace(report, notes=(*report.notes, *notes))
 
 
-def _diagnosed(source: Input, given: Given) -> Diagnosis:
-    """The diagnosis of one text; a thread's parts are read apart and told as one."""
-    parts, stream = thread.parts_of(source.stream)
-    if not parts:
-        return _of(*parse(stream, source.path), source.part, given)
-    told = [(part, _of_part(part, parts[0], source.path, given)) for part in parts]
+def _diagnosed(source: Input, given: Given) -> list[Diagnosis]:
+    """The diagnosis of one text; a thread's parts are read apart and told as one, and several
+    issues apart from each other."""
+    threads, stream = thread.threads_of(source.stream)
+    if not threads:
+        return [_of(*parse(stream, source.path), source.part, given)]
+    return [_of_thread(parts, source.path, given) for parts in threads]
+
+
+def _of_thread(parts: list[Post], path: str, given: Given) -> Diagnosis:
+    told = [(part, _of_part(part, parts[0], path, given)) for part in parts]
     chosen = what_worked.one_finding(told)
     first = next((d for _, d in told if d.config), told[0][1])
     notes = dict.fromkeys(note for _, diagnosis in told for note in diagnosis.notes)
     return Diagnosis(
-        source.path,
+        path,
         chosen,
         first.config,
         sum(diagnosis.skipped for _, diagnosis in told),
@@ -101,7 +106,7 @@ def _of_part(part: Post, issue: Post, path: str, given: Given) -> Diagnosis:
     text, settings = parse(io.BytesIO(part.text.encode()), path)
     if part.name and issue.text.strip():
         settings.before(parse(io.BytesIO(issue.text.encode()), path)[1])
-    return _of(text, settings, part.name, given)
+    return _of(text, settings, part.label, given)
 
 
 def _of(text: Text, settings: Settings, part: str, given: Given) -> Diagnosis:
@@ -146,6 +151,8 @@ def _same(one: Finding, other: Finding) -> bool:
         second.current_text,
     ):
         return True
+    if thread.is_issue(first.part) and thread.is_issue(second.part):
+        return False
     several = bool(one.ranks and other.ranks)
     return several and set(one.ranks).isdisjoint(other.ranks)
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.unit.triage.generator import read
 from wstrace.findings.finding import Finding, FromLog
 from wstrace.triage.diagnose.numbers import Given
+from wstrace.triage.report import Report, incidents
+from wstrace.triage.report import read as triage
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SITE = "turboquant_attn.py:747:_continuation_prefill"
 MESSAGE = (
@@ -151,3 +159,38 @@ def test_a_quote_is_possible_at_most(quote: str) -> None:
 def test_a_report_is_certain(report: str) -> None:
     (finding,) = read(report.format(MESSAGE)).findings
     assert (_log(finding).confidence, finding.severity) == ("certain", "error")
+
+
+def _issue(number: int, version: str, rank: int, size: str = "9.94") -> dict[str, object]:
+    said = f"(Worker_TP{rank} pid=1) ERROR AssertionError: {MESSAGE.replace('9.94', size)}"
+    body = f"vLLM {version}\n```\n{said}\n```\n"
+    return {"url": "u", "number": number, "title": "It dies", "comments": 2, "body": body}
+
+
+def _threads(tmp_path: Path, found: object) -> Report:
+    path = tmp_path / "issues.json"
+    path.write_text(json.dumps(found))
+    return triage([str(path)], Given())
+
+
+def test_a_list_of_issues_is_one_thread_each(tmp_path: Path) -> None:
+    report = _threads(tmp_path, [_issue(5, "0.21.0", 0), _issue(7, "0.22.0", 1, "8.06")])
+    found = [(_log(f).part, _log(f).version, [r.tp for r in f.ranks]) for f in report.findings]
+    assert found == [("issue 5", "0.21.0", [0]), ("issue 7", "0.22.0", [1])]
+    same = _threads(tmp_path, [_issue(5, "0.21.0", 0), _issue(7, "0.21.0", 1, "8.06")])
+    assert len(incidents(same.findings)) == 2
+
+
+def test_one_issue_whose_comments_are_a_number(tmp_path: Path) -> None:
+    (finding,) = _threads(tmp_path, _issue(5, "0.21.0", 0)).findings
+    assert (_log(finding).version, _log(finding).part) == ("0.21.0", "")
+    assert [rank.tp for rank in finding.ranks] == [0]
+
+
+def test_a_list_of_comments_is_one_thread(tmp_path: Path) -> None:
+    comments = [
+        {"html_url": "u", "body": "vLLM 0.21.0 dies too"},
+        {"html_url": "v", "body": f"AssertionError: {MESSAGE}"},
+    ]
+    (finding,) = _threads(tmp_path, comments).findings
+    assert _log(finding).part == "comment 2"

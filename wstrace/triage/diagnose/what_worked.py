@@ -77,7 +77,9 @@ def others(told: Sequence[tuple[Post, Diagnosis]], chosen: Sequence[Finding]) ->
             where = finding.code, finding.where
             if where not in known:
                 size = finding.log.required_text if finding.log else None
-                said = f"{part.name or 'the issue'} shows {finding.code} at {finding.where} too"
+                said = (
+                    f"{part.label or 'the issue'} shows {finding.code} at {finding.where} too"
+                )
                 notes.setdefault(where, said + (f" ({size})" if size else ""))
     return list(notes.values())
 
@@ -103,7 +105,7 @@ def _said(part: Post) -> Iterator[Worked]:
         settings = own or (_settings(text) if part.name else ())
         if part.name or own:
             says = redact(" ".join(sentence.split()))[:_LONGEST]
-            yield Worked(part.name or "the issue", settings, says, part.url)
+            yield Worked(part.label or "the issue", settings, says, part.url)
 
 
 def _settings(text: str) -> tuple[str, ...]:

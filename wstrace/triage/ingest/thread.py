@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ MOST: Final = 32 << 20  # bytes; a longer text is a log
 _HEAD: Final = 1 << 16
 # matches: b'{"body": "It dies", "comments": []'
 _JSON: Final = re.compile(
-    rb"\s*[\[{]\s*\"(?:assignees|author|body|closed|comments|createdAt|id|labels|number|state"
-    rb"|title|url)\"\s*:"
+    rb"\s*\[?\s*[\[{]\s*\"(?:assignees|author|body|closed|comments|createdAt|html_url|id"
+    rb"|issue_url|labels|node_id|number|repository_url|state|title|url|user)\"\s*:"
 )
 # gh issue view N --comments: a head, '--', the body, and the same for each comment
 # matches: 'author:\talice\nassociation:\tmember\nstatus:\tnone\n--\n'
@@ -32,19 +32,36 @@ _COMMENTED: Final = re.compile(
     re.MULTILINE,
 )
 
+# matches: 'issue 7, comment 1'
+_ISSUE: Final = re.compile(r"issue \d+(?:, comment \d+)?$")
+
 
 @dataclass(frozen=True)
 class Post:
-    """The issue itself (`name` is empty) or one of its comments, with its address if known."""
+    """The issue itself (`name` is empty) or one of its comments, with its address if known.
+
+    `thread` says which issue it is, where a text holds several.
+    """
 
     name: str
     text: str
     url: str = ""
+    thread: str = ""
+
+    @property
+    def label(self) -> str:
+        """Which part of the text this is; "" for the only issue itself."""
+        return ", ".join(filter(None, (self.thread, self.name)))
 
 
-def parts_of(stream: BinaryIO) -> tuple[list[Post], BinaryIO]:
-    """The parts of a thread, none where the text is no thread; and the text, to be read from
-    its start."""
+def is_issue(part: str) -> bool:
+    """Whether `part`, a label, is of one issue of several."""
+    return bool(_ISSUE.match(part))
+
+
+def threads_of(stream: BinaryIO) -> tuple[list[list[Post]], BinaryIO]:
+    """The parts of each thread, none where the text is no thread; and the text, to be read
+    from its start."""
     head = stream.read(_HEAD)
     again = cast("BinaryIO", _Again(head, stream))
     markdown = head.startswith(b"title:\t") or b"commented" in head or b"# Comment" in head
@@ -53,8 +70,8 @@ def parts_of(stream: BinaryIO) -> tuple[list[Post], BinaryIO]:
     data = head + stream.read(MOST + 1 - len(head))
     if len(data) <= MOST:
         text = data.decode("utf-8", "replace")
-        found = [*(_of_json(text) if _JSON.match(head) else _of_markdown(text))]
-        if found:
+        found = _threads(text) if _JSON.match(head) else [[*_of_markdown(text)]]
+        if any(found):
             return found, io.BytesIO(data)
     return [], cast("BinaryIO", _Again(data, stream))
 
@@ -75,17 +92,34 @@ class _Again:
         return self._rest.fileno()
 
 
-def _of_json(text: str) -> Iterator[Post]:
-    """`gh issue view --json title,body,comments`, or what GitHub's own interface gives."""
+def _threads(text: str) -> list[list[Post]]:
+    """One issue, a list of comments of one, or a list of issues: one thread each."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return
-    if isinstance(found, list):
-        found = {"comments": found}
+        return []
+    if not isinstance(found, list):
+        return [[*_of_json(found)]]
+    if not any(isinstance(item, dict) and "title" in item for item in found):
+        return [[*_of_json({"comments": found})]]
+    threads = [(index, [*_of_json(item)]) for index, item in enumerate(found, 1)]
+    return [_named(parts, found[index - 1], index) for index, parts in threads if parts]
+
+
+def _named(parts: list[Post], issue: dict[str, Any], index: int) -> list[Post]:
+    number = issue.get("number")
+    name = f"issue {number if isinstance(number, int) else index}"
+    return [replace(part, thread=name) for part in parts]
+
+
+def _of_json(found: object) -> Iterator[Post]:
+    """`gh issue view --json title,body,comments`, or what GitHub's own interface gives: there
+    `comments` is their number."""
     if not isinstance(found, dict) or not ({"body", "comments"} & found.keys()):
         return
     comments = found.get("comments") or []
+    if isinstance(comments, int):
+        comments = []
     if isinstance(comments, dict):
         comments = comments.get("nodes") or []
     if not isinstance(comments, list) or not all(isinstance(c, dict) for c in comments):
