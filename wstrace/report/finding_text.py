@@ -206,8 +206,8 @@ def fixed_text(log: FromLog) -> str:
         gap = f"; it leaves open: {cover.gap}" if cover and cover.gap else ""
         return f"{log.fixed_in}{here}{gap}"
     cover = rule.cover(version)
-    gap = cover.gap if cover and cover.gap else "a trace tells what is left"
-    return f"{log.fixed_in}, and this is {version}: what it leaves open is {gap}"
+    left = f"what it leaves open is {cover.gap}" if cover and cover.gap else ""
+    return f"{log.fixed_in}, and this is {version}: {left or 'a trace tells what is left open'}"
 
 
 def block(finding: Finding, width: int) -> list[str]:

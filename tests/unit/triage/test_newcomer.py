@@ -194,3 +194,23 @@ def test_a_list_of_comments_is_one_thread(tmp_path: Path) -> None:
     ]
     (finding,) = _threads(tmp_path, comments).findings
     assert _log(finding).part == "comment 2"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "workspace locked in {} (required 9.94 MB, only 2.05 MB available)",
+        "{} needs 9.94 MB; the current size of the arena: 2.05 MB",
+        "the arena: {} wanted 9.94 MB, 2.05 MB were left",
+    ],
+)
+def test_a_caller_with_two_sizes_in_other_words(words: str) -> None:
+    (finding,) = read(words.format(SITE)).findings
+    log = _log(finding)
+    assert (log.required_text, log.current_text) == ("9.94 MB", "2.05 MB")
+    assert log.confidence in ("likely", "possible")
+
+
+def test_two_sizes_without_a_lock_and_of_no_known_caller_are_no_refusal() -> None:
+    text = "other.py:7:forward needs 9.94 MB; the current size of the arena: 2.05 MB"
+    assert read(text).findings == []

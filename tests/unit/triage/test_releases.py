@@ -69,10 +69,19 @@ def test_an_upgrade_is_judged_by_its_own_formula() -> None:
     assert f"{NEWEST:,} bytes" in upgrade
 
 
-def test_a_version_that_the_size_contradicts() -> None:
-    (finding,) = _kpool("5036.40", "0.33.0")
-    assert bound_of(finding).bytes == WHOLE
-    assert "asks for, not 0.33.0" in " ".join(log_of(finding).evidence)
+@pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
+def test_a_version_that_the_size_contradicts(version: str) -> None:
+    """The size shows another release's formula: nothing is proved for the text's own."""
+    (finding,) = _kpool("5036.40", version)
+    bound = bound_of(finding)
+    assert (bound.bytes, bound.grade) == (WHOLE, "fitted")
+    assert f"it is not that of {version}" in " ".join(bound.assumed)
+    assert f"asks for, not {version}" in " ".join(log_of(finding).evidence)
+
+
+def test_a_version_that_the_size_confirms_is_proved() -> None:
+    (finding,) = _kpool("5036.40", "0.31.0")
+    assert (bound_of(finding).bytes, bound_of(finding).grade) == (WHOLE, "proved")
 
 
 @pytest.mark.parametrize("size", [QUARTER, NEWEST])

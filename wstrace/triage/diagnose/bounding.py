@@ -154,6 +154,17 @@ def with_solved(bound: Bound, solved: Mapping[str, int], seen: Amount) -> Bound:
     return replace(bound, grade="fitted", assumed=(*bound.assumed, *told))
 
 
+def of_release(
+    bound: Bound | None, rule: Rule, version: str | None, seen: Amount | None
+) -> Bound | None:
+    """`bound` as one that rests on the formula which the printed size shows, where that is
+    not the formula of the text's own `version`: for this one nothing is proved."""
+    if bound is None or seen is None or not releases.contradicted(rule.fits, version):
+        return bound
+    told = f"the formula that makes {seen.text}: it is not that of {version}"
+    return replace(bound, grade="fitted", assumed=(*bound.assumed, told))
+
+
 def _largest(
     site: KnownSite, numbers: Mapping[str, int], deduced: sizes.Deduced, start_up: bool
 ) -> tuple[dict[str, int], str]:

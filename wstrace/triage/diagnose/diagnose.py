@@ -98,6 +98,7 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
     verdict = classify(refusal, site, phase, text, config)
     bound = bounding.worst_case(site, numbers, deduced, start_up=bool(text.kv))
     bound = bounding.checked(bound, site, numbers, refusal.required, steps)
+    bound = bounding.of_release(bound, rule, version, refusal.required)
     pinned = None
     if bound is not None and not bound.contradiction:
         pinned = _exact(refusal, site, numbers, step, deduced)

@@ -58,12 +58,17 @@ def _within(version: str, span: Span) -> bool:
     return release.has(span[0]) and not (span[1] and release.has(span[1]))
 
 
+def contradicted(fits: Sequence[Span], version: str | None) -> bool:
+    """Whether the size fits some releases, and the text's own is none of them."""
+    return bool(fits and version) and not any(_within(version or "", span) for span in fits)
+
+
 def told(fits: Sequence[Span], version: str | None, amount: str) -> str:
     """The fitting releases in a sentence; "" where none or all fit."""
     if not fits:
         return ""
     named = " or ".join(_named(span) for span in fits)
-    if version and not any(_within(version, span) for span in fits):
+    if contradicted(fits, version):
         return f"{amount} is what {named} asks for, not {version}"
     return f"{amount} is what {named} asks for"
 

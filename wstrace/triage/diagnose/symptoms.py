@@ -257,6 +257,7 @@ def _of_resize(
     bound = bounding.worst_case(site, numbers)
     if bound is not None and rule.solved:
         bound = bounding.with_solved(bound, rule.solved, resize.after)
+    bound = bounding.of_release(bound, rule, version, resize.after)
     if kind != "over_reserved":
         bound = bounding.checked(bound, site, numbers, resize.after, ())
     log = FromLog(

@@ -35,6 +35,12 @@ _HAD: Final = re.compile(
     r"(?i:\b(?:current(?:ly)?(?: size)?(?: is| was| of)?|lock(?:ed)?(?: size| at| to| with)+"
     rf"|ha[sd]|have|available|arena(?: is| of| has)?))(?:[ :]+(?:only|just|of))*[ :=]+{_SIZE}"
 )
+# matches: 'current size of the arena: 2.05 MB'
+_SIZE_OF: Final = re.compile(
+    rf"(?i:\bsize of the (?:locked )?(?:arena|workspace)(?: is| was)?)[ :=]+{_SIZE}"
+)
+# matches: 'only 2.05 MB available'
+_LEFT: Final = re.compile(rf"{_SIZE}(?i: (?:is |are |was |were )?(?:available|left|there)\b)")
 # matches: '1.02 MB -> 16.00 MB'
 _ARROW: Final = re.compile(rf"{_SIZE} ?(?:-+>|=+>|→) ?{_SIZE}")
 # matches: 'turboquant_attn.py:747:_continuation_prefill'
@@ -51,7 +57,7 @@ def retold_of(squeezed: Squeezed, stream: str, said: Set[int]) -> Iterator[tuple
         if index in said or ("lock" not in line.text.lower() and ".py:" not in line.text):
             continue
         text = line.text if line.label else _around(squeezed.lines, index, said)
-        if not _LOCKED.search(text) or not _ABOUT.search(text):
+        if not _ABOUT.search(text) or not (_LOCKED.search(text) or _known_caller(text)):
             continue
         if "allowed" in text or "Resized" in text or grows_by_hand(text):
             continue
@@ -92,13 +98,20 @@ def _around(lines: Sequence[Line], index: int, said: Set[int]) -> str:
     return " ".join(found)
 
 
+def _known_caller(text: str) -> bool:
+    """A caller as vLLM's message names it, of a known site: nothing else is written so."""
+    found = (m for m in _CALLER.finditer(text) if m["line"] and m["function"])
+    return any(tracebacks.base(m["file"]) in files_of(m["function"]) for m in found)
+
+
 def _sizes(text: str) -> tuple[str, str] | None:
     """What was asked for and what there was; None where the words do not say which is which."""
     arrow = _ARROW.search(text)
     if arrow:
         return arrow[2], arrow[1]
     asked = _ASKED.search(text)
-    had = next((m for m in _HAD.finditer(text) if not asked or m.end() != asked.end()), None)
+    there = (m for pattern in (_HAD, _SIZE_OF, _LEFT) for m in pattern.finditer(text))
+    had = next((m for m in there if not asked or m.end(1) != asked.end(1)), None)
     return (asked[1], had[1]) if asked and had else None
 
 
