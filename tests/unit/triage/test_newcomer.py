@@ -214,3 +214,9 @@ def test_a_caller_with_two_sizes_in_other_words(words: str) -> None:
 def test_two_sizes_without_a_lock_and_of_no_known_caller_are_no_refusal() -> None:
     text = "other.py:7:forward needs 9.94 MB; the current size of the arena: 2.05 MB"
     assert read(text).findings == []
+
+
+@pytest.mark.parametrize("words", ["not initialized", "is not initialized"])
+def test_a_manager_that_nobody_made(words: str) -> None:
+    (relative,) = read(f"AssertionError: WorkspaceManager {words}").relatives
+    assert relative.kind == "no_manager"

@@ -47,11 +47,11 @@ _LINES: Final[tuple[tuple[RelativeKind, str, re.Pattern[str]], ...]] = (
         ),
     ),
     (
-        # vLLM 0.32.0: current_workspace_manager in a process that made none
+        # vLLM 0.32.0: current_workspace_manager in a process that made none; people add an "is"
         "no_manager",
         "notinitialized",
         # matches: 'WorkspaceManagernotinitialized'
-        re.compile(r"(?P<name>WorkspaceManager)notinitialized"),
+        re.compile(r"(?P<name>WorkspaceManager)(?:is)?notinitialized"),
     ),
     (
         # vLLM 0.32.0: kv_cache_utils.py, after profiling, with --max-model-len auto
