@@ -57,6 +57,7 @@ class AnalysedRun:
             found += coverage.find(worker)
         found += kv_sizing.find_across(self.workers)
         found += coverage.find_missing(self.workers)
+        found += escapes.outside(self.trace.processes)
         return [self._addressed(finding) for finding in escapes.one_story(merge(found))]
 
     def _addressed(self, finding: Finding) -> Finding:

@@ -16,7 +16,8 @@ from wstrace.findings.codes import Severity
 from wstrace.findings.finding import Finding
 from wstrace.runs.run import BoundOf
 from wstrace.runs.worker import Worker, WorkerSite
-from wstrace.trace.records import Failure, Request
+from wstrace.trace.reader import ProcessTrace
+from wstrace.trace.records import Failure, Record, Request, Site, Slot
 from wstrace.units import human
 
 RESERVE = "Apply a reserve: wstrace reserve TRACE -o reserve.yaml."
@@ -190,6 +191,48 @@ def _unrecorded(worker: Worker, failure: Failure) -> Finding:
         arena_bytes=failure.arena,
         phase=failure.phase,
         step=failure.step,
+    )
+
+
+def outside(processes: Iterable[ProcessTrace]) -> list[Finding]:
+    """WS102 of files without a worker record: a refusal counts wherever it was written."""
+    found: dict[tuple[str, str, Slot | None], Finding] = {}
+    for process in processes:
+        if process.worker is not None:
+            continue
+        sites = {r.id: r for r in process.records if isinstance(r, Site)}
+        for record in process.records:
+            finding = _outside(process, record, sites)
+            if finding is not None:
+                found.setdefault((finding.file, finding.function, finding.slot), finding)
+    return list(found.values())
+
+
+def _outside(process: ProcessTrace, record: Record, sites: dict[int, Site]) -> Finding | None:
+    if isinstance(record, Request) and record.locked and record.bytes > record.arena:
+        told = f"asked {human(record.bytes)}"
+    elif isinstance(record, Failure) and record.kind != "memory":
+        asked = human(record.required) if record.required else "a request"
+        told = f"was refused {asked}"
+    else:
+        return None
+    site = sites.get(record.site or 0)
+    name = f"{process.header.role or 'process'} {process.header.pid or ''}".rstrip()
+    return Finding(
+        code="WS102",
+        severity="error",
+        detail=f"{told} in a slot locked at {human(record.arena)}, in {name}, "
+        "which has no worker record",
+        advice="Record it again, with --on-growth grow: without the worker it has no bound.",
+        file=site.file if site else "",
+        function=site.function if site else "",
+        caller=site.caller if site else "",
+        slot=record.slot,
+        layers=(record.layer,) if record.layer else (),
+        serving_bytes=record.bytes if isinstance(record, Request) else record.required,
+        arena_bytes=record.arena,
+        phase=record.phase,
+        step=record.step,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from wstrace.errors import one_line
 from wstrace.runs.worker import Worker, rank_name
 from wstrace.trace.reader import ProcessTrace, Trace
-from wstrace.trace.records import End, Note, Phase, PhaseChange
+from wstrace.trace.records import End, Failure, Note, Phase, PhaseChange
 from wstrace.trace.run_file import RunFile
 from wstrace.units import plural
 from wstrace.versions import release_of
@@ -23,6 +23,23 @@ SHOWN: Final = 10
 STOPPED: Final = (130, 143)
 """SIGINT and SIGTERM, by which a server is stopped in order. SIGKILL (137) lets nothing end."""
 NO_END: Final = "run.json has no end: the command still ran, or wstrace was killed"
+NO_CODE: Final = "run.json has no exit code: how the command ended is not known"
+MUCH_EARLIER: Final = 30 * 10**9
+"""Nanoseconds by which a worker's last record is too early beside its peers': a counter is
+written every second while the server steps, and the workers of an engine step together."""
+ORDER: Final[tuple[Phase, ...]] = (
+    "init",
+    "load",
+    "profile",
+    "graph-estimate",
+    "kv-init",
+    "warmup",
+    "capture",
+    "post-lock-warmup",
+    "serving",
+    "shutdown",
+)
+"""The phases of a worker in their order, but those amid serving (sleep, unlocked)."""
 BESIDE_THE_POINT: Final = frozenset(
     (
         "slicer",  # a formula: the request stands without it
@@ -149,6 +166,8 @@ def _command(trace: Trace) -> str:
         return ""
     if not ended(meta):
         return NO_END
+    if meta.exit_code is None:
+        return NO_CODE
     living = f"; of its processes lived on: {', '.join(meta.living[:8])}" if meta.living else ""
     return f"the command ended with exit code {meta.exit_code}{living}"
 
@@ -194,7 +213,11 @@ def _doubts(
         yield f"the command ended with exit code {code}: what happened at its end was not seen"
     yield from filter(None, (_torn(p, names.get(id(p))) for p in trace.processes))
     yield from _endless(trace, workers, names)
+    if trace.meta is not None and ended(trace.meta) and trace.meta.exit_code is None:
+        yield NO_CODE
     yield from _vanished(workers, names)
+    yield from _stopped_early(workers, names)
+    yield from _memory_outside(trace)
     yield from _lived_on(trace, workers, names)
     for note in notes:
         if _concerns(note):
@@ -250,6 +273,40 @@ def _vanished(workers: Sequence[Worker], names: dict[int, str]) -> Iterator[str]
     if whole and lost:
         named = ", ".join(names[id(w.process)] for w in lost[:8])
         yield f"{named} wrote no end, where {plural(len(whole), 'other worker')} did"
+
+
+def _stopped_early(workers: Sequence[Worker], names: dict[int, str]) -> Iterator[str]:
+    """Workers whose files stop in an earlier phase than their peers', or much earlier in time.
+
+    Only of one engine (a data-parallel rank) and without a refusal, which tells its own end.
+    """
+    for worker in workers:
+        if worker.ended or worker.process.cut or worker.header.parent or worker.failures:
+            continue
+        peers = [w for w in workers if w is not worker and w.ranks.dp == worker.ranks.dp]
+        peers = [w for w in peers if not w.header.parent]
+        name, last = names[id(worker.process)], _last_phase(worker)
+        reached = max(map(_last_phase, peers), default=last)
+        newest = max((w.process.last_ns for w in peers), default=0)
+        if last < reached:
+            yield f"{name} ends in {ORDER[last]}, where its peers went on to {ORDER[reached]}"
+        elif not _shut_down(worker) and newest - worker.process.last_ns > MUCH_EARLIER:
+            early = (newest - worker.process.last_ns) / 1e9
+            yield f"{name} ends {early:,.0f} s before its peers"
+
+
+def _last_phase(worker: Worker) -> int:
+    """The place in ORDER of its last phase; amid serving where ORDER does not have it."""
+    last = worker.phases[-1].phase if worker.phases else "init"
+    return ORDER.index(last) if last in ORDER else ORDER.index("serving")
+
+
+def _memory_outside(trace: Trace) -> Iterator[str]:
+    """Memory that ran out in a file without a worker record."""
+    for process in trace.processes:
+        for record in process.events if process.worker is None else ():
+            if isinstance(record, Failure) and record.kind == "memory":
+                yield f"vLLM ran out of memory for a request for workspace in {record.phase}"
 
 
 def _concerns(note: str) -> bool:

@@ -134,11 +134,16 @@ def _judge_run(run: AnalysedRun, policy: Policy, today: date) -> RunJudgement:
 
 
 def _behind(run: AnalysedRun, findings: Iterable[Judged]) -> Iterable[str]:
-    """What an accepted refusal that killed the server keeps from being seen."""
+    """What a refusal that killed the server, and does not fail, keeps from being seen."""
     step = died_at(run.workers)
     if step is not None and any(judged.status == "accepted" for judged in findings):
         yield (
             f"the run died at step {step} of a refusal that the baseline accepts: sites behind "
+            "it were not seen (record with --on-growth grow)"
+        )
+    elif step is not None and any(judged.status == "ignored" for judged in findings):
+        yield (
+            f"the run died at step {step} of a refusal that --fail-on leaves out: sites behind "
             "it were not seen (record with --on-growth grow)"
         )
 

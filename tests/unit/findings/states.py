@@ -167,6 +167,24 @@ def a_fork_was_refused() -> AnalysedRun:
     return session(parent, child)
 
 
+def a_stranger_was_refused(*told: Record, role: str = "EngineCore") -> AnalysedRun:
+    """A file without a worker record, with a refusal in it."""
+    stranger = process(*told)
+    del stranger.records[0]
+    stranger.header.role = role
+    return with_exit(session(process(*CLEAN, End()), stranger), 0)
+
+
+def one_stops_at(last: int, *peer: Record) -> AnalysedRun:
+    """tp1's file stops after its first `last` records, where tp0's goes on."""
+    other = process(*CLEAN, *peer, ranks=Ranks(tp=0, rank=0))
+    return with_exit(session(other, process(*CLEAN[:last], ranks=Ranks(tp=1, rank=1))), 0)
+
+
+def stops_long_before() -> AnalysedRun:
+    return one_stops_at(len(CLEAN), Counts(ns=31 * 10**9, step=40, steps_real=39))
+
+
 def two_engines_of_a_dense_model() -> AnalysedRun:
     """Each stands alone, with a DP world of 1; one of them was lost."""
     one = process(*CLEAN, End(), ranks=Ranks(dp=0, rank=0))
@@ -272,6 +290,31 @@ STATES = {
         "1 of 2 data-parallel engines left no trace",
     ),
     "no end": State(lambda _: without_an_end(), "run.json has no end: the command still ran"),
+    "no exit code": State(
+        lambda _: with_exit(session(process(*CLEAN, End())), None), "run.json has no exit code"
+    ),
+    "a rank stops in capture": State(
+        lambda _: one_stops_at(3), "tp1 ends in init, where its peers went on to serving"
+    ),
+    "a rank is not shut down": State(
+        lambda _: one_stops_at(len(CLEAN), PhaseChange(phase="shutdown")),
+        "tp1 ends in serving, where its peers went on to shutdown",
+    ),
+    "a rank stops long before": State(
+        lambda _: stops_long_before(), "tp1 ends 31 s before its peers"
+    ),
+    "a stranger was refused": State(
+        lambda _: a_stranger_was_refused(failure("arena")), "which has no worker record", 1
+    ),
+    "a stranger asked for more": State(
+        lambda _: a_stranger_was_refused(ask(MOE, 1 << 21, "serving", 1 << 20)),
+        "which has no worker record",
+        1,
+    ),
+    "a stranger ran out of memory": State(
+        lambda _: a_stranger_was_refused(failure("memory")),
+        "vLLM ran out of memory for a request for workspace in serving",
+    ),
     "fork": State(lambda _: with_exit(a_fork_was_refused(), 0), FORKED, 1),
     "refused": State(
         lambda _: load_run(SAMPLES / "demo-crash"), "sites behind it were not seen", 1

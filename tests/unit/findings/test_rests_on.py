@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from datetime import date
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun, analyse, load_run
 from wstrace.findings.rests_on import failed
 from wstrace.gate.judge import Judgement, Policy, judge
+from wstrace.gate.selection import parse_selection
 from wstrace.pytest_plugin import Recorder, _failure
 from wstrace.report.ci import gate_json, gate_markdown, gate_text, github, junit, sarif
 from wstrace.report.html import render
@@ -91,6 +93,31 @@ def test_each_state_is_told_by_every_output_with_its_exit_code(
         },
     }
     assert [name for name, text in outputs.items() if state.words not in text] == []
+    calm = "Nothing has to be fixed"
+    assert [name for name, text in outputs.items() if calm in text] == []
+
+
+@pytest.mark.parametrize("name", [n for n, state in STATES.items() if state.code == 3])
+def test_the_page_of_an_inconclusive_run_has_the_terminals_next(
+    name: str, tmp_path: Path
+) -> None:
+    run = STATES[name].make(tmp_path / "t")
+    page = unescape(render([run]).replace("<wbr>", ""))
+    fix = page.partition('<section id="fix"')[2].partition("</section>")[0]
+    for line in next_commands(run, run.trace.path.name):
+        assert line in fix
+
+
+def test_the_page_of_a_clean_run_has_nothing_to_fix() -> None:
+    assert "Nothing has to be fixed" in render([with_exit(session(process(*CLEAN)), 0)])
+
+
+@pytest.mark.parametrize("fail_on", ["none", "WS301"])
+def test_a_fatal_refusal_that_fail_on_leaves_out_hides_what_came_behind(fail_on: str) -> None:
+    crash = load_run(SAMPLES / "demo-crash")
+    judgement = judge([crash], Policy(parse_selection(fail_on)), date(2026, 1, 1))
+    assert judgement.exit_code == 3
+    assert "that --fail-on leaves out" in gate_text.render(judgement)
 
 
 @pytest.mark.parametrize("rows", [1, 64])
@@ -253,7 +280,13 @@ def test_every_row_of_the_documented_table_is_made_here(tmp_path: Path) -> None:
     page = (SAMPLES.parent / "docs" / "reading-a-report.md").read_text(encoding="utf-8")
     table = page.partition("| state | sentence | gate |")[2].partition("\n\n")[0]
     rows = [line for line in table.splitlines() if "`" in line]
-    elsewhere = "that the baseline accepts", "No escape yet", "asked A in a slot", "Clean:"
+    elsewhere = (
+        "that the baseline accepts",
+        "that --fail-on leaves out",
+        "No escape yet",
+        "asked A in a slot",
+        "Clean:",
+    )
     told = ""
     for name, state in STATES.items():
         folder = tmp_path / name

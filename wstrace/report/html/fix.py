@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.html.names import clean, clean_argv
+from wstrace.report.verdict import next_commands, sentence, to_mend
 from wstrace.reserve.schema import ReserveConfig
 from wstrace.reserve.writer import dumps
 from wstrace.trace.records import Slot
@@ -22,11 +23,14 @@ LARGEST = 64 << 10
 class Fix:
     """What to type and what it costs.
 
+    `unknown` is the sentence of an inconclusive run, else empty, and `next` what to type then.
     `download` is a data: URL; it and `config` are empty where no config can be made or where
     it is too large for the page (`too_large`).
     """
 
     needed: bool
+    unknown: str
+    next: tuple[str, ...]
     command: str
     make: str
     config: str
@@ -44,9 +48,12 @@ def fix(run: AnalysedRun, config: ReserveConfig | None, can_fail: tuple[str, ...
     """The fix for a run; without a config only the commands that make one."""
     text = redact_text(dumps(config)) if config is not None else ""
     too_large = len(text) > LARGEST
+    unknown = run.verdict() == "inconclusive"
     text = "" if too_large else text
     return Fix(
-        needed=bool(run.escapes or run.verdict() == "findings"),
+        needed=bool(run.escapes or run.verdict() == "findings" or to_mend(run)),
+        unknown=clean(sentence(run), 500) if unknown else "",
+        next=_next(run) if unknown else (),
         command=f"wstrace run --reserve reserve.yaml -- {_command(run)}",
         make=_make(run),
         config=text,
@@ -65,8 +72,19 @@ def fix(run: AnalysedRun, config: ReserveConfig | None, can_fail: tuple[str, ...
     )
 
 
+def _next(run: AnalysedRun) -> tuple[str, ...]:
+    """The terminal's own lines; of a log there is no trace to name."""
+    if isinstance(run, LogRun):
+        return (_make(run),)
+    return tuple(clean(line, 400) for line in next_commands(run, _named(run)))
+
+
+def _named(run: AnalysedRun) -> str:
+    return shlex.quote(clean(run.trace.path.name))
+
+
 def _make(run: AnalysedRun) -> str:
-    name = shlex.quote(clean(run.trace.path.name))
+    name = _named(run)
     if isinstance(run, LogRun):
         return f"wstrace triage {name} --reserve reserve.yaml"
     return f"wstrace reserve {name} -o reserve.yaml"
