@@ -20,6 +20,9 @@ from wstrace.reserve.schema import NotCovered, ReserveConfig, SiteReserve, model
 from wstrace.trace.cleaning import cleaned
 
 KEPT: Final = "kept from "
+BEHIND: Final = "sites behind the failure"
+"""What a plan from a run that died calls what came after."""
+THEN: Final = "Of the run from which"
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,20 @@ def with_kept(
 
 
 def still_uncovered(earlier: Sequence[Earlier], told: Collection[str]) -> list[NotCovered]:
-    """What earlier reserves did not cover, but for sites that this plan has `told` of."""
-    items = [item for reserve in earlier for item in reserve.config.not_covered]
+    """What earlier reserves did not cover, but for sites that this plan has `told` of.
+
+    A death that an earlier run had is told as that run's.
+    """
+    items = [
+        _of_then(item, reserve) for reserve in earlier for item in reserve.config.not_covered
+    ]
     return [item for item in items if item.site not in told]
+
+
+def _of_then(item: NotCovered, reserve: Earlier) -> NotCovered:
+    if item.site != BEHIND or item.why.startswith(THEN):
+        return item
+    return msgspec.structs.replace(item, why=f"{THEN} {reserve.name} was made: {item.why}")
 
 
 def _refuse_other_engine(reserve: Earlier, engine: Engine) -> None:

@@ -8,7 +8,7 @@ from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.known_sites.known import known_names
-from wstrace.planning.earlier import Earlier, applied_config
+from wstrace.planning.earlier import BEHIND, Earlier, applied_config
 from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, p99, plan
 from wstrace.reserve.schema import NotCovered
 from wstrace.runs.accounting import window_of
@@ -71,7 +71,7 @@ def behind_the_end(run: AnalysedRun) -> list[NotCovered]:
     when = f"at step {max(steps)}" if steps else "of a refused request"
     return [
         NotCovered(
-            site="sites behind the failure",
+            site=BEHIND,
             why=f"The run died {when}; sites behind it were not seen.",
             what_helps="wstrace run --on-growth grow and wstrace exercise find the rest; give "
             "wstrace reserve both traces.",

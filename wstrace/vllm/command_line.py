@@ -16,4 +16,11 @@ def option(command: Sequence[str], *names: str) -> str | None:
         name = given.replace("_", "-") if given.startswith("--") else given
         if name in names:
             found = value if equals else after
+        elif short := next((n for n in names if _joined(word, n)), ""):
+            found = word[len(short) :]
     return found
+
+
+def _joined(word: str, name: str) -> bool:
+    """Whether a number follows a short name without a space, as argparse takes it: `-dp2`."""
+    return not name.startswith("--") and word.startswith(name) and word[len(name) :].isdecimal()

@@ -192,6 +192,7 @@ def test_a_run_json_without_an_end_hides_nothing_behind_a_shutdown(
     [
         (("--data-parallel-size=2",), "inconclusive"),
         (("-dp", "4"), "inconclusive"),
+        (("-dp2",), "inconclusive"),
         (("--data_parallel_size", "2", "--data-parallel-rank", "0"), "clean"),
         (("--data-parallel-size", "1"), "clean"),
         (("--data-parallel-size", "many"), "clean"),

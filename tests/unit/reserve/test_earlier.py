@@ -12,9 +12,10 @@ from tests.unit.reserve.examples import LIMITS
 from tests.unit.reserve.test_plan import ENGINE, LENGTH, SEEN, SITES
 from wstrace.bounds.bound import Bound
 from wstrace.errors import WstraceError
-from wstrace.planning.earlier import Earlier, applied_config
+from wstrace.planning.earlier import BEHIND, Earlier, applied_config
 from wstrace.planning.plan import Engine, SiteBound, Wishes, plan, refuse_empty
 from wstrace.reserve.config import ReserveConfig, dumps, load
+from wstrace.reserve.schema import NotCovered
 from wstrace.trace.records import Limit
 
 ATTENTION, MOE = (site.name for site in SITES)
@@ -86,6 +87,16 @@ def test_what_an_earlier_reserve_left_open_is_told_until_it_is_covered() -> None
     assert ATTENTION in {item.site for item in other.not_covered}
     whole = plan(SITES[:1], ENGINE, earlier=[Earlier("old.yaml", cut)]).config
     assert whole.not_covered == []
+
+
+def test_a_death_before_the_reserve_is_not_told_of_the_run_that_has_it() -> None:
+    died = NotCovered(site=BEHIND, why="The run died at step 23.", what_helps="x")
+    old = msgspec.structs.replace(FULL, not_covered=[died])
+    then = plan(SITES, ENGINE, earlier=[Earlier("old.yaml", old)]).config
+    told = "Of the run from which old.yaml was made: The run died at step 23."
+    assert [item.why for item in then.not_covered if item.site == BEHIND] == [told]
+    again = plan(SITES, ENGINE, earlier=[Earlier("new.yaml", then)]).config
+    assert [item.why for item in again.not_covered if item.site == BEHIND] == [told]
 
 
 def test_a_reserve_of_another_engine_is_refused() -> None:
