@@ -141,11 +141,16 @@ def _behind(run: AnalysedRun, findings: Iterable[Judged]) -> Iterable[str]:
             f"the run died at step {step} of a refusal that the baseline accepts: sites behind "
             "it were not seen (record with --on-growth grow)"
         )
-    elif step is not None and any(judged.status == "ignored" for judged in findings):
+    elif step is not None and any(map(_left_out, findings)):
         yield (
             f"the run died at step {step} of a refusal that --fail-on leaves out: sites behind "
             "it were not seen (record with --on-growth grow)"
         )
+
+
+def _left_out(judged: Judged) -> bool:
+    """An error that --fail-on does not select; a note or a warning kills no server."""
+    return judged.status == "ignored" and judged.finding.severity == "error"
 
 
 def _judge(finding: Finding, policy: Policy, today: date) -> Judged:

@@ -118,6 +118,8 @@ def test_a_fatal_refusal_that_fail_on_leaves_out_hides_what_came_behind(fail_on:
     judgement = judge([crash], Policy(parse_selection(fail_on)), date(2026, 1, 1))
     assert judgement.exit_code == 3
     assert "that --fail-on leaves out" in gate_text.render(judgement)
+    selected = judge([crash], Policy(), date(2026, 1, 1))
+    assert "leaves out" not in gate_text.render(selected)
 
 
 @pytest.mark.parametrize("rows", [1, 64])
