@@ -21,6 +21,7 @@ from wstrace.expr.maximum import maximise
 from wstrace.known_sites import known
 from wstrace.known_sites.known import KnownSite
 from wstrace.trace.records import Request
+from wstrace.vllm.dispatch import is_read
 from wstrace.vllm.limits import LIMIT_NAMES
 
 RULE_ALONE = "rule, not confirmed by a trace"
@@ -222,7 +223,7 @@ def _largest(rule: KnownSite, filled: Mapping[str, int]) -> int:
 
 
 def _try(rule: KnownSite, site: Site) -> Bound | Refusal:
-    bound = rule_bound(rule, site.numbers)
+    bound = rule_bound(rule, {**site.numbers, **_dispatch(site)})
     if bound.contradiction:
         return Refusal(bound.contradiction, known_site=rule.id, lever=bound.lever)
     if bound.bytes is None:
@@ -234,6 +235,12 @@ def _try(rule: KnownSite, site: Site) -> Bound | Refusal:
         why = f"the rule {rule.id} does not give {told(failed)}"
         return Refusal(why, known_site=rule.id, lever=bound.lever)
     return _of_config(bound, rule, defaults)
+
+
+def _dispatch(site: Site) -> dict[str, int]:
+    """Whether tokens came to their experts by a way that no rule's rows were read for."""
+    ways = [ask.classes.get("prepare_finalize", []) for ask in site.asks] or [[]]
+    return {"unread_dispatch": int(not all(is_read(site.limits, way) for way in ways))}
 
 
 def _of_config(bound: Bound, rule: KnownSite, defaults: Mapping[str, Expression]) -> Bound:

@@ -95,6 +95,12 @@ _PARALLEL: Final = {
         config=("parallel_config.all2all_backend",),
         flag="--all2all-backend",
     ),
+    "unread_dispatch": Number(
+        meaning="1 where tokens reach the experts by a way that no rule's rows were read for",
+        kind="switch",
+        default=0,
+        why="an all-gather, DeepEP high throughput or FlashInfer two-sided",
+    ),
     "sequence_parallel_size": Number(
         meaning="TP ranks that split a step's tokens before the experts (sequence-parallel"
         " MoE)",

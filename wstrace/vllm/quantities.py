@@ -34,7 +34,7 @@ _WHOLE_TP: Final = (
     " * min(1, data_parallel_size - 1) * (1 - min(1, sequence_parallel_size - 1)))"
 )
 """TP ranks that each dispatch the whole step: an all2all under expert parallelism without
-sequence parallelism (MoRI before 0.22, FlashInfer two-sided), where no rank drops its copy."""
+sequence parallelism (FlashInfer two-sided), where no rank drops its copy."""
 
 TERMS: Final = {
     "decode_requests": "max(max_num_seqs, mixed_graph_tokens)",

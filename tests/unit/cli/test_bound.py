@@ -242,3 +242,56 @@ def test_an_answer_names_what_it_assumes_and_where_it_holds(bound: Run) -> None:
 
 def test_a_small_size_has_a_unit_that_shows_it(bound: Run) -> None:
     assert "1,024 bytes (1.00 KiB)" in bound("1024").out
+
+
+MOE = ("max_num_batched_tokens=8192", "hidden_size=7168")
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (["expert_parallel_size=16"], "expert_parallel_size 16 is no layout of vLLM"),
+        (["sequence_parallel_size=8"], "sequence_parallel_size 8 is no layout of vLLM"),
+        (
+            ["unread_dispatch=1"],
+            "holds only without DeepEP v2",
+        ),
+    ],
+)
+def test_an_impossible_layout_is_two_lines(bound: Run, layout: list[str], said: str) -> None:
+    done = bound("moe.output_only", *settings(*MOE, *layout))
+    assert (done.code, done.out, said in done.err) == (2, "", True)
+    assert len(done.err.splitlines()) == 2
+
+
+def test_enable_expert_parallel_makes_the_group_of_all_ranks(bound: Run) -> None:
+    ranks = ["data_parallel_size=2", "tensor_parallel_size=8"]
+    told = as_json(
+        bound, "moe.output_only", *settings(*MOE, *ranks, "enable_expert_parallel=1")
+    )
+    same = as_json(bound, "moe.output_only", *settings(*MOE, *ranks, "expert_parallel_size=16"))
+    assert told["bytes"] == same["bytes"] == 16 * 8192 * 7168 * 2
+    assert any("DeepEP v2" in condition for condition in told["holds_only"])
+
+
+def test_a_model_config_does_not_hide_an_ignored_number(bound: Run, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"num_attention_heads": 16, "head_dim": 128}))
+    argv = ["turboquant.continuation_prefill", "--model-config", str(path)]
+    done = bound(*argv, *settings("decode_context_parallel_size=2"))
+    assert (done.code, done.out) == (2, "")
+    assert "does not take decode_context_parallel_size" in done.err
+
+
+def test_a_release_before_the_rule_names_the_formula_taken(bound: Run) -> None:
+    numbers = settings("max_model_len=1000")
+    told = as_json(bound, "indexer.rocm_paged_logits", "--vllm", "0.21.0", *numbers)
+    assert (
+        told["taken_for"] == "the rule has no formula of vLLM 0.21.0: that of 0.24.0 was taken"
+    )
+    assert as_json(bound, "indexer.rocm_paged_logits", "--vllm", "0.24.0")["taken_for"] is None
+
+
+def test_no_flag_is_called_idle_that_the_padded_rows_grow_with(bound: Run) -> None:
+    for site in ("rocm_paged_logits", "rocm_paged_logits_stage1", "rocm_mxfp4"):
+        assert "no lever\t--max-num-batched-tokens" not in bound(f"indexer.{site}").out

@@ -46,9 +46,12 @@ def command(
     """
     site, expression = _target(what, vllm)
     values = _values(settings or [], site)
-    if model_config is None:
-        _refuse_unused(values, expression) if site is None else _refuse_ignored(values, site)
-    else:
+    if site is not None:
+        _refuse_ignored(values, site, whole_model=model_config is not None)
+        values = _with_layout(values, site)
+    elif model_config is None:
+        _refuse_unused(values, expression)
+    if model_config is not None:
         from wstrace.vllm.model_config import read_model_config
 
         values = read_model_config(model_config, values) | values
@@ -106,16 +109,50 @@ def _refuse_unused(values: dict[str, int], expression: str) -> None:
         raise WstraceError(f"{expression} has no '{unused[0]}'.", "Check the --set names.")
 
 
-def _refuse_ignored(values: dict[str, int], site: KnownSite) -> None:
+def _refuse_ignored(values: dict[str, int], site: KnownSite, *, whole_model: bool) -> None:
     """A number that the rule does not take would be ignored, and the answer be another
-    engine's; one that is known to move nothing may be given."""
+    engine's; one that is known to move nothing may be given. Of a whole model (its
+    config.json) the ranks that share a number of the rule are taken too."""
     idle = {flag.flag for flag in site.not_levers}
-    for name in sorted(values.keys() - site.takes):
+    taken = set(site.takes)
+    if "expert_parallel_size" in taken:
+        taken.add("enable_expert_parallel")
+    if whole_model:
+        taken |= {ranks for name in site.takes for ranks in site.vocabulary[name].shared_by}
+    for name in sorted(values.keys() - taken):
         if site.vocabulary[name].flag not in idle:
             raise WstraceError(
                 f"The rule {site.id} does not take {name}: it says nothing of such an engine.",
                 f"It takes {', '.join(sorted(site.takes))}. A trace tells: wstrace run.",
             )
+
+
+def _with_layout(values: dict[str, int], site: KnownSite) -> dict[str, int]:
+    """`values` with the expert group that --enable-expert-parallel makes; an impossible layout
+    is refused where the rule looks at the groups that it is made of."""
+    from wstrace.vllm.model_config import expert_parallel_size, expert_ranks, tp_of
+
+    if "expert_parallel_size" not in site.takes:
+        return values
+    found = values | {"expert_parallel_size": expert_parallel_size(values)}
+    if not {"tensor_parallel_size", "data_parallel_size"} <= site.takes:
+        return found if "enable_expert_parallel" in values else values
+    experts, ranks = found["expert_parallel_size"], expert_ranks(values)
+    if experts not in (1, ranks):
+        raise WstraceError(
+            f"expert_parallel_size {experts} is no layout of vLLM: it is 1, or TP * DP * PCP, "
+            f"here {ranks}.",
+            "Give tensor_parallel_size and data_parallel_size, or --set "
+            "enable_expert_parallel=1 in its place.",
+        )
+    split = values.get("sequence_parallel_size", 1)
+    if split not in (1, tp_of(values)):
+        raise WstraceError(
+            f"sequence_parallel_size {split} is no layout of vLLM: it is 1, or "
+            f"tensor_parallel_size, here {tp_of(values)}.",
+            "Give both alike, or leave sequence_parallel_size out.",
+        )
+    return found if "enable_expert_parallel" in values else values
 
 
 def _refuse_unknown(values: dict[str, int], site: KnownSite) -> None:
@@ -169,11 +206,20 @@ def _as_json(worst: Bound, site: KnownSite | None) -> dict[str, object]:
 
 
 def _taken_for(site: KnownSite | None) -> str | None:
-    """What `--vllm` was taken for, where that release was not checked."""
+    """What `--vllm` was taken for, where that release was not checked, or is older than the
+    rule's first formula."""
     from wstrace.versions import release_of
 
-    version = site.version if site else None
-    return release_of(version).taken_for or None if version else None
+    if site is None or site.version is None:
+        return None
+    release = release_of(site.version)
+    told = [release.taken_for] if release.taken_for else []
+    if not release.has(site.first_seen):
+        told.append(
+            f"the rule has no formula of vLLM {site.version}: "
+            f"that of {site.first_seen} was taken"
+        )
+    return "; ".join(told) or None
 
 
 def _print_text(worst: Bound, site: KnownSite | None) -> None:
