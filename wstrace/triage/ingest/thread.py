@@ -15,7 +15,7 @@ MOST: Final = 32 << 20  # bytes; a longer text is a log
 _HEAD: Final = 1 << 16
 # matches: b'{"body": "It dies", "comments": []'
 _JSON: Final = re.compile(
-    rb"\s*\[?\s*[\[{]\s*\"(?:assignees|author|body|closed|comments|createdAt|html_url|id"
+    rb"\s*(?:\[\s*)?[\[{]\s*\"(?:assignees|author|body|closed|comments|createdAt|html_url|id"
     rb"|issue_url|labels|node_id|number|repository_url|state|title|url|user)\"\s*:"
 )
 # gh issue view N --comments: a head, '--', the body, and the same for each comment
