@@ -25,6 +25,10 @@ from wstrace.slicer.static import AskedSpecs, SpecShape
 Kind = Literal["covered", "short", "open"]
 BUDGET: Final = 4000
 MAX_WAYS: Final = 24
+# Roles that count the rows of a step.
+_ROWS: Final = frozenset(
+    ("num_padded_tokens", "num_scheduled_tokens", "num_decode_tokens", "num_decode_rows")
+)
 
 
 @dataclass(frozen=True)
@@ -98,28 +102,31 @@ def by_rule(formula: str) -> Sized:
     return Sized((parse(formula).root,), frozenset())
 
 
-def covers(reserved: Sized, asked: Sized) -> Covered:
+def covers(reserved: Sized, asked: Sized, rows: str = "") -> Covered:
     """Whether `reserved` is at least `asked`.
 
     Where both have several ways, conditions are taken to go the same way in both: each way of
-    the request must fit into one of the reservation's.
+    the request must fit into one of the reservation's. `rows` names a number of the config that
+    no count of the step's tokens exceeds there.
     """
-    if reserved.ways == asked.ways and not asked.open:
+    if reserved.ways == asked.ways and not asked.open and not reserved.open:
         return Covered("covered", "the same formula", always=True)
     if asked.open:
         return Covered("open", asked.open)
     for config in CONFIGS:
-        found = _compared(reserved, asked, config)
+        found = _compared(reserved, asked, config, rows)
         if found is not None:
             return found
+    if reserved.open:
+        return Covered("open", f"the reservation: {reserved.open}")
     return Covered("covered", f"the largest request fits, in {len(CONFIGS)} configurations")
 
 
-def _compared(reserved: Sized, asked: Sized, config: Config) -> Covered | None:
+def _compared(reserved: Sized, asked: Sized, config: Config, rows: str) -> Covered | None:
     """None where it fits in this configuration."""
     try:
         held = max(_possible(reserved, config))
-        needs = [_at_most(way, asked.roles, config) for way in asked.ways]
+        needs = [_at_most(way, asked.roles, config, rows) for way in asked.ways]
     except (FormulaError, ValueError) as error:
         return Covered("open", str(error).splitlines()[0])
     need, at = max(needs, key=lambda pair: pair[0])
@@ -148,7 +155,9 @@ def _shown(config: Config, at: Mapping[str, int]) -> str:
     return ", ".join([*names, *(f"{name} {number}" for name, number in sorted(at.items()))])
 
 
-def _at_most(way: Node, roles: frozenset[str], config: Config) -> tuple[int, dict[str, int]]:
+def _at_most(
+    way: Node, roles: frozenset[str], config: Config, rows: str = ""
+) -> tuple[int, dict[str, int]]:
     """The largest value of one way in one configuration, and the quantities there."""
     names = tree.names(way)
     constants = {name: value(name, config) for name in names - roles}
@@ -161,7 +170,8 @@ def _at_most(way: Node, roles: frozenset[str], config: Config) -> tuple[int, dic
         limit = known[role]
         if limit.maximum is None:
             raise FormulaError(f"{role} needs {', '.join(limit.needs)}", "")
-        ranges[role] = (limit.minimum, max(limit.minimum, limit.maximum))
+        most = min(limit.maximum, config[rows]) if rows and role in _ROWS else limit.maximum
+        ranges[role] = (limit.minimum, max(limit.minimum, most))
     joint = [Joint.of(text, 0) for text in joint_limits(used, config)]
     found = maximise(Expression(way), {**config, **constants}, ranges, joint, BUDGET)
     return found.value, found.at

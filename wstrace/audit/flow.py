@@ -25,15 +25,23 @@ _PROFILING: Final = re.compile(r"^(is_|in_)?(profil\w*|dummy\w*)(_run)?$")
 
 @dataclass(frozen=True)
 class FlowGuard:
-    """A condition that is `holds` where the line runs."""
+    """A condition that is `holds` where the line runs.
+
+    `fatal`: where it does not hold the function raises, so that the line is not just left out.
+    `loop`: the test is what a `for` goes over, which must have an item.
+    """
 
     test: ast.expr
     holds: bool
     line: int
+    fatal: bool = False
+    loop: bool = False
 
     @property
     def text(self) -> str:
         """The condition as it must hold, in the source's words."""
+        if self.loop:
+            return f"{ast.unparse(self.test)} has an item"
         return ast.unparse(self.test) if self.holds else f"not ({ast.unparse(self.test)})"
 
 
@@ -49,6 +57,10 @@ def guards(source: FunctionSource, node: ast.AST) -> list[FlowGuard]:
         owner = enclosing.owner
         if isinstance(owner, ast.If) and enclosing.field in ("body", "orelse"):
             found.append(FlowGuard(owner.test, enclosing.field == "body", owner.lineno))
+        elif isinstance(owner, ast.While) and enclosing.field == "body":
+            found.append(FlowGuard(owner.test, True, owner.lineno))
+        elif isinstance(owner, ast.For | ast.AsyncFor) and enclosing.field == "body":
+            found.append(FlowGuard(owner.iter, True, owner.lineno, loop=True))
         point = enclosing.point
 
 
@@ -67,11 +79,43 @@ def _before(block: Block, index: int) -> Iterator[FlowGuard]:
     for statement in block[:index]:
         if isinstance(statement, ast.If):
             if terminates(statement.body):
-                yield FlowGuard(statement.test, False, statement.lineno)
+                fatal = _raises(statement.body)
+                yield FlowGuard(statement.test, False, statement.lineno, fatal)
             elif statement.orelse and terminates(statement.orelse):
-                yield FlowGuard(statement.test, True, statement.lineno)
+                fatal = _raises(statement.orelse)
+                yield FlowGuard(statement.test, True, statement.lineno, fatal)
         elif isinstance(statement, ast.Assert):
-            yield FlowGuard(statement.test, True, statement.lineno)
+            yield FlowGuard(statement.test, True, statement.lineno, fatal=True)
+
+
+def _raises(block: Block) -> bool:
+    return isinstance(block[-1], ast.Raise)
+
+
+def dead(source: FunctionSource, node: ast.AST) -> bool:
+    """Whether an earlier statement ends every run before `node`: it stands behind a return."""
+    point = source.places[id(node)]
+    while True:
+        if terminates(point.block[: point.index]):
+            return True
+        enclosing = source.outer.get(id(point.block))
+        if enclosing is None:
+            return False
+        point = enclosing.point
+
+
+def parts(source: FunctionSource, guard: FlowGuard) -> Iterator[tuple[ast.expr, bool]]:
+    """Each condition that a guard needs, alone, and whether it must hold; names that the
+    function assigns once are written out."""
+    todo = [(expanded(source, guard.test), guard.holds)]
+    while todo:
+        test, holds = todo.pop()
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            todo.append((test.operand, not holds))
+        elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) == holds:
+            todo += [(value, holds) for value in test.values]
+        else:
+            yield test, holds
 
 
 def expanded(source: FunctionSource, test: ast.expr, depth: int = 3) -> ast.expr:

@@ -10,10 +10,12 @@ from typing import Final, Literal
 
 from wstrace.audit.call_sites import CallSite
 from wstrace.audit.covering import Covered, Sized, by_rule, covers, floor_equals_ceiling, sized
-from wstrace.audit.flow import FlowGuard, expanded, metadata
+from wstrace.audit.flow import FlowGuard, expanded, guards, metadata, parts, unlocked
 from wstrace.audit.reaching import BEFORE_LOCK, Phase, WayIn
 from wstrace.audit.related import LOOSE, Placed, Relations
 from wstrace.audit.request_roles import near_phases, role_of
+from wstrace.expr import tree
+from wstrace.expr.expression import parse
 from wstrace.known_sites.known import match as known_site
 from wstrace.slicer.static import AskedSpecs, Project, asked
 from wstrace.slicer.syntax import FunctionSource
@@ -27,6 +29,8 @@ _OF_THE_SCHEDULER: Final = re.compile(
     r"scheduler_config\.\w+|enable_chunked_prefill|enable_prefix_caching|speculative_config"
     r"|max_num_batched_tokens"
 )
+# matches: "self.", "vllm_config.parallel_config."
+_HELD_BY: Final = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])")
 
 
 _DRAFTS_ONLY: Final = (
@@ -115,7 +119,7 @@ class Matcher:
         held = self.reserved_size(reserved)
         found = self.enough(serving.site, held)
         where = f"{reserved.site.enclosing} reserves"
-        gate = self.missing_gate(serving, reserved)
+        gate = self.missing_gate(serving, reserved) or own_condition(serving, reserved)
         if found.kind == "covered" and gate:
             reason = f"{where} enough, but only where {gate}"
             return Matched("partial", reason, by, condition=gate)
@@ -132,16 +136,22 @@ class Matcher:
         return Matched("none", why, example=found.example)
 
     def enough(self, site: CallSite, held: Sized) -> Covered:
-        """By the request's own source; else by the worst case of a known site."""
-        found = covers(held, self.size(site))
-        if found.kind == "covered":
-            return found
+        """By the sources of both: the reservation's is always sliced. The worst case of a known
+        site stands only for a request that the slicer cannot follow. Where it says that the
+        rows are requests, a step of decodes has no more tokens than requests."""
+        asks = self.size(site)
+        found = covers(held, asks)
         rule = known_site(site.file, site.enclosing, self.version)
-        if rule is None:
+        if rule is None or held.open or found.kind == "covered":
             return found
+        if not asks.open:
+            named = tree.names(parse(rule.formula).root)
+            by_requests = "max_num_seqs" in named and "max_num_batched_tokens" not in named
+            return covers(held, asks, rows="max_num_seqs") if by_requests else found
         ruled = covers(held, by_rule(rule.formula))
         if ruled.kind == "covered":
-            return replace(ruled, why=f"{ruled.why}, by the rule {rule.id}")
+            stopped = f"the request could not be followed ({found.why})"
+            return replace(ruled, why=f"{ruled.why}, by the rule {rule.id}: {stopped}")
         return found
 
     def corresponds(self, site: CallSite, reserved: CallSite) -> bool:
@@ -264,6 +274,56 @@ def _open_part(part: ast.expr, conditions: str) -> bool:
     if isinstance(part, ast.Compare) and "max_num_batched_tokens" in text:
         return ast.unparse(part.comparators[0]) in conditions
     return isinstance(part, ast.Call) and text.endswith("is_workspace_manager_initialized()")
+
+
+def own_condition(serving: Placed, reserved: Placed) -> str:
+    """A condition of the reservation's function that leaves it out where the request is still
+    made, or ''.
+
+    That there is no metadata or no lock yet is the phase's own, and where a condition raises,
+    nothing is served at all.
+    """
+    source, call = reserved.site.place.source, reserved.site.place.call
+    shared = [{_plain(t, h) for s, g in w.guards for t, h in parts(s, g)} for w in serving.ways]
+    conditions = " ".join(g.text for way in serving.ways for _, g in way.guards)
+    asks = {n.id for a in reserved.site.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+    for guard in guards(source, call):
+        if guard.fatal or unlocked(guard):
+            continue
+        for test, holds in parts(source, guard):
+            alone = replace(guard, test=test, holds=holds)
+            if _of_its_phase(source, guard, alone, asks) or _open_part(test, conditions):
+                continue
+            if not all(_plain(test, holds) in each for each in shared):
+                return alone.text
+    return ""
+
+
+def _of_its_phase(
+    source: FunctionSource, guard: FlowGuard, part: FlowGuard, asks: set[str]
+) -> bool:
+    """Whether a part of a guard leaves no reservation out: the phase's own condition, or what
+    only says that there is something to ask for (`if specs: request(*specs)`)."""
+    if guard.loop:
+        return _gives_specs(source, guard, asks)
+    asked = guard.holds and isinstance(guard.test, ast.Name) and guard.test.id in asks
+    return asked or metadata(part, source) is not None or unlocked(part)
+
+
+def _gives_specs(source: FunctionSource, loop: FlowGuard, asks: set[str]) -> bool:
+    """Whether the request asks for the loop's own items: where there is none, nothing is
+    reserved of what the slicer has in its formula."""
+    for node in ast.walk(source.node):
+        if isinstance(node, ast.For) and node.iter is loop.test:
+            targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+            return bool(targets & asks)
+    return False
+
+
+def _plain(test: ast.expr, holds: bool) -> str:
+    """A condition in one spelling, whoever holds its names: `self.x` and `layer.x` are x."""
+    text = _HELD_BY.sub("", ast.unparse(test))
+    return text if holds else f"not ({text})"
 
 
 def _of_guard(source: FunctionSource, guard: FlowGuard) -> Iterator[str]:

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from wstrace.audit.call_sites import CallSite, enclosing_names
-from wstrace.audit.flow import FlowGuard, guards, metadata, parameter_absent, unlocked
+from wstrace.audit.flow import FlowGuard, dead, guards, metadata, parameter_absent, unlocked
 from wstrace.slicer.static import ClassRef, FunctionRef, Project
 from wstrace.slicer.syntax import FunctionSource, functions
 
@@ -94,6 +94,8 @@ class Phases:
         seen: frozenset[int],
     ) -> list[WayIn]:
         """Every way to `node`, which stands in `source`."""
+        if dead(source, node):
+            return []
         own = guards(source, node)
         here = tuple((source, guard) for guard in own)
         name = self.dotted(module, source)

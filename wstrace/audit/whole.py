@@ -8,7 +8,7 @@ from pathlib import Path
 
 from wstrace.audit.call_sites import METHODS, CallSite, requests
 from wstrace.audit.matching import Match, Matched, Matcher, at_of, warms_steps
-from wstrace.audit.reaching import Phases, WayIn
+from wstrace.audit.reaching import Phase, Phases, WayIn
 from wstrace.audit.related import Placed, Relations
 from wstrace.audit.request_roles import Role, role_of
 from wstrace.audit.unreached import unreached
@@ -56,7 +56,7 @@ class AuditedSite:
 @dataclass(frozen=True)
 class Audit:
     """Every request of one release, in the order of files and lines. `unread` are files that
-    name the manager's methods and are not Python of today."""
+    name the manager's methods, or were asked for, and are not Python of today."""
 
     version: str
     sites: tuple[AuditedSite, ...]
@@ -90,12 +90,14 @@ class Reading:
             if self.modules is None or p.site.place.module in self.modules
         )
         sites = tuple(_audited(p, self.role(p), self.matcher) for p in shown)
-        return Audit(self.version, sites, unread(self.matcher.project))
+        return Audit(self.version, sites, unread(self.matcher.project, self.modules))
 
 
-def unread(project: Project) -> tuple[str, ...]:
-    """Files that name the manager's methods and cannot be parsed."""
-    named = sorted({m for name in METHODS for m in project.mentioning(name)})
+def unread(project: Project, modules: frozenset[str] | None = None) -> tuple[str, ...]:
+    """Files that name the manager's methods, or are looked at (`modules`), and cannot be
+    parsed: their requests are not known."""
+    asking = {m for name in METHODS for m in project.mentioning(name)}
+    named = sorted(asking | (modules or frozenset()))
     return tuple(project.short(m) for m in named if project.tree(m) is None)
 
 
@@ -109,11 +111,16 @@ def reading(root: Path, version: str, files: Sequence[Path] | None = None) -> Re
     sites = requests(project, near)
     placed = tuple(Placed(site, tuple(phases.ways(site))) for site in sites)
     roles = {id(p): role_of(p.site, p.ways) for p in placed}
-    reservations = [p for p in placed if roles[id(p)] == "reservation" and p.ways]
+    reservations = [p for p in placed if roles[id(p)] == "reservation" and _made_in_time(p)]
     matcher = Matcher(
         project, Relations(project), reservations, version or None, warms_steps(project)
     )
     return Reading(version, placed, roles, matcher, modules)
+
+
+def _made_in_time(placed: Placed) -> bool:
+    """Whether a way to it runs before a request is served: one of a real step is too late."""
+    return any(way.phase is not Phase.STEP for way in placed.ways)
 
 
 def audit(root: Path, version: str, files: Sequence[Path] | None = None) -> Audit:

@@ -65,8 +65,13 @@ def as_text(audit: Audit) -> str:
     lines.append(f"not made by steps ({len(others)})")
     lines += [f"  {s.at} {s.enclosing}: {s.role}, {s.reason}" for s in others]
     if audit.unread:
-        lines += ["", f"not read, no Python of today: {', '.join(audit.unread)}"]
+        lines += ["", _unread(audit)]
     return "\n".join(lines)
+
+
+def _unread(audit: Audit) -> str:
+    named = ", ".join(audit.unread)
+    return f"not read, no Python of today: {named}"
 
 
 def _lines(site: AuditedSite) -> list[str]:
@@ -91,4 +96,6 @@ def as_markdown(audit: Audit) -> str:
         f"| {s.match} | {escape(s.at)} | {escape(s.enclosing)} | {escape(s.reason)} |"
         for s in serving
     ]
+    if audit.unread:
+        lines += ["", escape(_unread(audit))]
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 AuditFormat = Literal["text", "json", "md", "sarif", "html"]
 Platform = Literal["cuda", "rocm", "xpu"]
+INCONCLUSIVE: Final = 3
 
 
 def command(
@@ -45,7 +46,7 @@ def command(
         typer.Option(
             "--check",
             help="Exit 1 for a serving request without a reservation: of two vLLMs one that is"
-            " new or lost its reservation, else any.",
+            " new or lost its reservation, else any; 3 where a file cannot be parsed.",
         ),
     ] = False,
     config: Annotated[
@@ -86,6 +87,7 @@ def command(
     gc.disable()  # syntax trees live to the end: a look through them is a fifth of the time
     given = trees or []
     shown: list[str] = []
+    found: bool | None
     if suggestion is not None:
         found = _suggested(vllm, download, suggestion, shown)
     elif config is not None or model_config is not None:
@@ -103,6 +105,8 @@ def command(
         named = vllm or (_package(files) if files else None)
         found = _one(named, download, files, output, shown)
     outlet.write("\n".join(shown).rstrip("\n") + "\n", target)
+    if check and found is None:
+        raise typer.Exit(INCONCLUSIVE)
     if check and found:
         raise typer.Exit(1)
 
@@ -126,8 +130,9 @@ def _one(
     files: list[Path] | None,
     output: AuditFormat,
     shown: list[str],
-) -> bool:
-    """Show one audit; whether a request of it has no reservation."""
+) -> bool | None:
+    """Show one audit; whether a request of it has no reservation, None where a file's requests
+    are not known."""
     from wstrace.audit.upgrade import UNRESERVED
     from wstrace.audit.vllm_tree import vllm_tree
     from wstrace.audit.whole import Audit, audit
@@ -139,7 +144,9 @@ def _one(
         with vllm_tree(vllm, download) as tree:
             found = audit(tree.root, tree.version, files)
             shown.append(_shown(found, output, tree.root))
-    return any(site.match in UNRESERVED for site in found.serving)
+    if any(site.match in UNRESERVED for site in found.serving):
+        return True
+    return None if found.unread else False
 
 
 def _shown(found: Audit, output: AuditFormat, root: Path) -> str:
@@ -159,17 +166,25 @@ def _shown(found: Audit, output: AuditFormat, root: Path) -> str:
 
 def _compare(
     before: str, after: str, download: bool, output: AuditFormat, shown: list[str]
-) -> bool:
-    """Show what an upgrade changes; whether it brings a request without a reservation."""
+) -> bool | None:
+    """Show what an upgrade changes; whether it brings a request without a reservation, None
+    where a file's requests are not known."""
     from wstrace.audit.upgrade import upgrade
     from wstrace.audit.vllm_tree import vllm_tree
     from wstrace.audit.whole import audit
     from wstrace.report import upgraded
 
     with vllm_tree(before, download) as old, vllm_tree(after, download) as new:
-        found = upgrade(audit(old.root, old.version), audit(new.root, new.version))
+        old_audit, new_audit = audit(old.root, old.version), audit(new.root, new.version)
+        found = upgrade(old_audit, new_audit)
+    unread = (*old_audit.unread, *new_audit.unread)
+    if unread:
+        print(
+            f"not read, no Python of today: {', '.join(unread)}",
+            file=sys.stderr,
+        )
     shown.append(upgraded.as_json(found) if output == "json" else upgraded.as_markdown(found))
-    return bool(found.unreserved)
+    return True if found.unreserved else None if unread else False
 
 
 def _predicted(

@@ -7,6 +7,7 @@ so that it stays the same when lines move.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ def render(audit: Audit) -> str:
         "tool": {"driver": driver},
         "automationDetails": {"id": f"wstrace-audit/{audit.version or 'unknown'}"},
         "columnKind": "unicodeCodePoints",
+        **({"invocations": [_not_whole(audit.unread)]} if audit.unread else {}),
         "results": [
             _result(site, rules, [s.name for s in found[:number]].count(site.name))
             for number, site in enumerate(found)
@@ -43,6 +45,21 @@ def render(audit: Audit) -> str:
     }
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
+
+
+def _not_whole(unread: Sequence[str]) -> Json:
+    """The files whose requests are not known, as the tool's own failure."""
+    return {
+        "executionSuccessful": False,
+        "toolExecutionNotifications": [
+            {
+                "level": "error",
+                "message": {"text": f"{file} cannot be parsed: its requests are not known"},
+                "locations": [location(file, "", 1)],
+            }
+            for file in unread
+        ],
+    }
 
 
 def _rule(rule: str) -> Json:
