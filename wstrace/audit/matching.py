@@ -29,7 +29,7 @@ _OF_THE_SCHEDULER: Final = re.compile(
     r"scheduler_config\.\w+|enable_chunked_prefill|enable_prefix_caching|speculative_config"
     r"|max_num_batched_tokens"
 )
-# matches: "self.", "vllm_config.parallel_config."
+# matches: "vllm_config.parallel_config.rank"
 _HELD_BY: Final = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])")
 
 
