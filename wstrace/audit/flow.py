@@ -108,14 +108,41 @@ def parts(source: FunctionSource, guard: FlowGuard) -> Iterator[tuple[ast.expr, 
     """Each condition that a guard needs, alone, and whether it must hold; names that the
     function assigns once are written out."""
     todo = [(expanded(source, guard.test), guard.holds)]
+    narrowed: set[str] = set()
     while todo:
         test, holds = todo.pop()
+        if isinstance(test, ast.Name) and holds and test.id not in narrowed:
+            narrowed.add(test.id)
+            steps = _narrowed(source, test.id)
+            todo += [(step, True) for step in steps]
+            if steps:
+                continue
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             todo.append((test.operand, not holds))
         elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) == holds:
             todo += [(value, holds) for value in test.values]
         else:
             yield test, holds
+
+
+def _narrowed(source: FunctionSource, name: str) -> list[ast.expr]:
+    """What must hold for a name that is made of several steps, each an `x = x and more`; []
+    where it is something else."""
+    first: list[ast.expr] = []
+    for node in ast.walk(source.node):
+        if not (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name):
+            continue
+        value = node.value
+        conjunction = isinstance(value, ast.BoolOp) and isinstance(value.op, ast.And)
+        if isinstance(value, ast.BoolOp) and conjunction and first:
+            if ast.unparse(value.values[0]) != name:
+                return []
+            first += value.values[1:]
+        elif first:
+            return []
+        else:
+            first = [value]
+    return first if source.bindings(name) > 1 else []
 
 
 def expanded(source: FunctionSource, test: ast.expr, depth: int = 3) -> ast.expr:

@@ -109,3 +109,14 @@ def test_a_broken_file_without_a_request_of_its_own_is_named_too(
 ) -> None:
     root = package(plain="def (\n")
     assert audit(root, "", [root / "plain.py"]).unread == ("vllm/plain.py",)
+
+
+def test_a_condition_made_in_steps_is_taken_apart(audited: Audited) -> None:
+    steps = "ok = is_workspace_manager_initialized()\n            ok = ok and {}\n"
+    steps += "            if ok: "
+    gated = layer(MOST, profiled=steps.format("envs.SOMETHING") + RESERVES)
+    site = serving(audited(layer=gated).sites)
+    assert (site.match, site.condition) == ("partial", "envs.SOMETHING")
+    either = "(c.enable_chunked_prefill or c.enable_prefix_caching)"
+    open_gate = layer(MOST, profiled=steps.format(either) + RESERVES)
+    assert serving(audited(layer=open_gate).sites).match == "full"
