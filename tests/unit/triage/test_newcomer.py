@@ -220,3 +220,15 @@ def test_two_sizes_without_a_lock_and_of_no_known_caller_are_no_refusal() -> Non
 def test_a_manager_that_nobody_made(words: str) -> None:
     (relative,) = read(f"AssertionError: WorkspaceManager {words}").relatives
     assert relative.kind == "no_manager"
+
+
+def test_a_prefix_inside_a_json_object_cuts_no_name() -> None:
+    """Found by test_mutations: the name of the file was cut where its line was."""
+    head = "(EngineCore pid=9) ERROR 05-05 14:02:37 [core.py:1138] "
+    first, second = (
+        "Workspace is locked but allocation from 'a",
+        "00.py:1:a00' requires 0.01 MB, ",
+    )
+    text = f"{head}{first}\n{head}{second}current size is 0.00 MB."
+    (finding,) = read(json.dumps({"level": "error", "exception": text})).findings
+    assert finding.caller.startswith("a00.py:1")

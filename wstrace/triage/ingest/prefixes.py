@@ -174,8 +174,11 @@ class Unwrapper:
 
 
 def _unglued(raw: str) -> list[str]:
-    """The line, cut where another process began to write inside a message."""
-    if "pid=" not in raw or "orkspace is locked" not in raw:
+    """The line, cut where another process began to write inside a message.
+
+    A JSON object is one writer's: its line ends are spelt, and a prefix behind one is a line's.
+    """
+    if "pid=" not in raw or "orkspace is locked" not in raw or raw.lstrip().startswith("{"):
         return [raw]
     ends = [0, *(found.end() for found in _GLUED.finditer(raw)), len(raw)]
     return [raw[start:end] for start, end in pairwise(ends)]
