@@ -284,6 +284,8 @@ def test_a_longer_model_len_reserves_by_the_formula_in_every_slot_once(
     )
     assert server.complete(4092).status == 200
     kill_worker_mid_serving(server, trace)
+    assert server.process is not None
+    server.process.wait(120)  # before that run.json has no end, and the run is inconclusive
 
     (view,) = load_run(trace).workers
     slots = [Slot(0, 0), Slot(0, 1), Slot(1, 0), Slot(1, 1)]

@@ -343,7 +343,7 @@ def test_a_refusal_that_no_reserve_covers_leads_to_its_page() -> None:
 
 
 def test_a_server_that_was_asked_nothing_is_to_be_exercised() -> None:
-    idle = process(*CLEAN[:-2], Counts(step=3, steps_real=0))
+    idle = process(*CLEAN[:-2], Counts(step=3, steps_real=0), End())
     (told,) = next_commands(session(idle), "TRACE")
     assert "wstrace exercise" in told
 
