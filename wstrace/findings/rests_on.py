@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 from wstrace.errors import one_line
 from wstrace.runs.worker import Worker, rank_name
@@ -27,17 +27,8 @@ NO_CODE: Final = "run.json has no exit code: how the command ended is not known"
 MUCH_EARLIER: Final = 30 * 10**9
 """Nanoseconds by which a worker's last record is too early beside its peers': a counter is
 written every second while the server steps, and the workers of an engine step together."""
-ORDER: Final[tuple[Phase, ...]] = (
-    "init",
-    "load",
-    "profile",
-    "graph-estimate",
-    "kv-init",
-    "warmup",
-    "capture",
-    "post-lock-warmup",
-    "serving",
-    "shutdown",
+ORDER: Final[tuple[Phase, ...]] = tuple(
+    phase for phase in get_args(Phase) if phase not in ("unlocked", "sleep")
 )
 """The phases of a worker in their order, but those amid serving (sleep, unlocked)."""
 BESIDE_THE_POINT: Final = frozenset(
