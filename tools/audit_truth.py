@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.matrix.wheels import python_files
+from wstrace.audit.request_roles import SERVING
 from wstrace.audit.whole import AuditedSite, audit
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -112,7 +113,7 @@ def compared(version: str) -> list[Compared]:
 
 def serving(found: Sequence[Compared]) -> list[Compared]:
     """The rows that have a match to be told."""
-    return [c for c in found if c.row.role in ("serving", "helper")]
+    return [c for c in found if c.row.role in SERVING]
 
 
 def summary(found: Sequence[Compared]) -> str:

@@ -1,7 +1,7 @@
 """How many of vLLM's workspace requests have a bound that follows from the source.
 
-Slices every get_simultaneous call of released vLLM wheels (downloaded with pip, kept in
-the user's cache) or of source trees at hand, and prints for each: closed or where the
+Slices every get_simultaneous call of released vLLM wheels (those of tests/matrix/wheels.py)
+or of source trees at hand, and prints for each: closed or where the
 slice stopped, its drivers and their limits, and the grade. A formula is closed when each of
 its names is a constant or a driver; else the open name is given with its reason. The call of
 an abstract class's method is sliced once for each class and counts with its share. Proved is a
@@ -12,14 +12,14 @@ against the release's own function: it is run here, in short.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.matrix.wheels import UnavailableError, python_files
+from wstrace.audit.request_roles import SERVING
+from wstrace.audit.whole import reading
 from wstrace.bounds.limits import role_limits
 from wstrace.known_sites.known import matches
 from wstrace.slicer.static import Surveyed, survey
@@ -27,7 +27,6 @@ from wstrace.slicer.static import Surveyed, survey
 VERSIONS = ("0.21.0", "0.33.0")
 FORMULAS, PROVED = 0.9, 0.85
 """What --check asks: the shares of sites with a formula, and proved."""
-PLATFORMS = ("manylinux1_x86_64", *(f"manylinux_2_{n}_x86_64" for n in range(17, 41)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,31 +57,11 @@ def package(root: Path) -> Path:
 
 
 def downloaded(version: str) -> Path:
-    """The release's Python files, from the cache or by `pip download`."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "wstrace" / f"vllm-{version}"
-    if not (folder / "vllm").is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        unpack(fetch(version, folder), folder)
-    return folder
-
-
-def fetch(version: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(folder)]
-    command += ["--only-binary=:all:", "--python-version=3.12", f"vllm=={version}"]
-    for platform in PLATFORMS:
-        command += ["--platform", platform]
-    if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
-        sys.exit(f"pip has no vLLM {version}; give its source with --source {version}=DIR")
-    return next(folder.glob("vllm-*.whl"))
-
-
-def unpack(wheel: Path, folder: Path) -> None:
-    """Python files only, then the wheel goes: it is half a gigabyte."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = [n for n in archive.namelist() if n.startswith("vllm/") and n.endswith(".py")]
-        archive.extractall(folder, names)
-    wheel.unlink()
+    """The release's Python files: those of the matrix."""
+    try:
+        return python_files(version)
+    except UnavailableError as error:
+        sys.exit(f"vLLM {version} cannot be had, give its source with --source: {error}")
 
 
 @dataclass(frozen=True)
@@ -102,7 +81,8 @@ def measured(
     version: str, root: Path, *, every: bool = False, formulas: bool = False
 ) -> tuple[Shares, list[str]]:
     """The shares of the release whose vllm package is `root`, and a line for each site."""
-    sites = [s for s in survey(root) if every or s.kind == "serving"]
+    of_steps = serving_calls(root, version)
+    sites = [s for s in survey(root) if every or (s.file, s.line) in of_steps]
     held = played(root.parent, version)
     total = max(1, len(sites))
     proved = [proved_share(s, version, held) for s in sites]
@@ -115,6 +95,13 @@ def measured(
         open_sites=tuple(found for site in sites for found in opened(site, version, held)),
     )
     return shares, [row(s, version, held, formulas=formulas) for s in sites]
+
+
+def serving_calls(root: Path, version: str) -> frozenset[tuple[str, int]]:
+    """File and first line of every request that a step makes, as the audit tells it."""
+    read = reading(root, version)
+    calls = (p.site for p in read.placed if read.role(p) in SERVING)
+    return frozenset((site.file, site.place.call.lineno) for site in calls)
 
 
 def report(version: str, root: Path, options: argparse.Namespace) -> bool:

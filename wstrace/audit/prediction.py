@@ -18,6 +18,7 @@ from wstrace.audit.deployment import Deployment
 from wstrace.audit.loading import UNKNOWN_LAYER, Loaded, Loading
 from wstrace.audit.matching import at_of, config_gates
 from wstrace.audit.related import Placed
+from wstrace.audit.request_roles import SERVING
 from wstrace.audit.whole import AuditedSite, Reading
 from wstrace.bounds.by_rule import rule_bound
 from wstrace.errors import WstraceError
@@ -93,7 +94,7 @@ def predict(read: Reading, deployment: Deployment) -> Prediction:
         needed = needed_by(placed.site, read, deployment)
         rules = matches(site.file, site.enclosing, read.version or None)
         loaded = _of_the_model(loaded, needed, rules)
-        if site.role in ("serving", "helper"):
+        if site.role in SERVING:
             serving.append((site, placed, loaded, needed))
         profiled = site.role == "reservation" or site.match == "self"
         captured = site.role == "serving" and captured_by_graphs(site, deployment)

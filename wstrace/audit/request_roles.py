@@ -11,6 +11,8 @@ from wstrace.audit.reaching import BEFORE_LOCK, Phase, WayIn
 NEAR: Final = 3
 """A helper is called by the constructor or the profile branch itself, not far below one."""
 Role = Literal["serving", "reservation", "warmup", "helper"]
+SERVING: Final = frozenset[Role](("serving", "helper"))
+"""The roles of requests that a step makes."""
 
 
 def role_of(site: CallSite, ways: Sequence[WayIn]) -> Role:

@@ -10,7 +10,7 @@ from wstrace.audit.call_sites import METHODS, CallSite, requests
 from wstrace.audit.matching import Match, Matched, Matcher, at_of, warms_steps
 from wstrace.audit.reaching import Phase, Phases, WayIn
 from wstrace.audit.related import Placed, Relations
-from wstrace.audit.request_roles import Role, role_of
+from wstrace.audit.request_roles import SERVING, Role, role_of
 from wstrace.audit.unreached import unreached
 from wstrace.expr import tree
 from wstrace.slicer.static import AskedSpecs, Project
@@ -65,7 +65,7 @@ class Audit:
     @property
     def serving(self) -> tuple[AuditedSite, ...]:
         """Requests that a step makes."""
-        return tuple(s for s in self.sites if s.role in ("serving", "helper"))
+        return tuple(s for s in self.sites if s.role in SERVING)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _near(project: Project, modules: frozenset[str]) -> list[str]:
 
 def _audited(placed: Placed, role: Role, matcher: Matcher) -> AuditedSite:
     site = placed.site
-    serves = role in ("serving", "helper")
+    serves = role in SERVING
     found = matcher.verdict(placed) if serves else _no_match(role, placed)
     specs = matcher.specs(site)
     formula, drivers = formula_of(specs)

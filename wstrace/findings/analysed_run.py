@@ -12,10 +12,12 @@ from wstrace.errors import one_line
 from wstrace.findings import coverage, escapes, kv_sizing, pointers
 from wstrace.findings.codes import ESCAPES, REFUSED_ELSEWHERE
 from wstrace.findings.finding import Finding, merge
+from wstrace.findings.inconclusive import reasons
 from wstrace.findings.rests_on import RestsOn, rests_on
 from wstrace.runs.run import Run, RunSite, run_of
 from wstrace.runs.worker import Worker
 from wstrace.trace.reader import Progress, Trace, load
+from wstrace.versions import release_of
 
 Verdict = Literal["clean", "findings", "inconclusive"]
 
@@ -81,9 +83,7 @@ class AnalysedRun:
     def inconclusive(self) -> list[str]:
         """Why this trace cannot show that the run was clean; empty when it can."""
         doubts = self.rests_on.doubts
-        return coverage.reasons(
-            self.workers, self.findings, self.trace, doubts, self.allow_unlocked
-        )
+        return reasons(self.workers, self.findings, self.trace, doubts, self.allow_unlocked)
 
     def verdict(self) -> Verdict:
         """`findings` when an error was found, else whether the trace can show `clean`."""
@@ -100,9 +100,19 @@ class AnalysedRun:
 def analyse(trace: Trace, *, allow_unlocked: bool = False) -> AnalysedRun:
     """The analysed form of a trace."""
     run = run_of(trace)
-    notes = [*trace.notes, *coverage.version_notes(run.workers)]
+    notes = [*trace.notes, *_version_notes(run.workers)]
     notes += pointers.order_notes(run.workers)
     return AnalysedRun(run, allow_unlocked, notes)
+
+
+def _version_notes(ranks: list[Worker]) -> list[str]:
+    """What the workers' vLLM versions mean for the report; empty for one that was checked."""
+    seen = sorted({v.header.vllm or "?" for v in ranks})
+    found = []
+    if len(seen) > 1:
+        found.append(f"the workers ran different vLLM versions: {', '.join(seen)}")
+    taken = (release_of(version.strip("?")).taken_for for version in seen)
+    return [*found, *(f"{told}; read bounds and findings with care" for told in taken if told)]
 
 
 def load_run(

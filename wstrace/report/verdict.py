@@ -7,8 +7,8 @@ from pathlib import Path
 from wstrace.bounds.bound import Bound
 from wstrace.errors import ended
 from wstrace.findings.analysed_run import AnalysedRun
-from wstrace.findings.coverage import UNASKED, lost_engines, served_unlocked
 from wstrace.findings.finding import Finding
+from wstrace.findings.inconclusive import UNASKED, lost_engines, served_unlocked
 from wstrace.findings.rests_on import died_at, failed, start_died
 from wstrace.report.safe import clean
 from wstrace.units import exact, human, plural

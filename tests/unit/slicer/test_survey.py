@@ -62,29 +62,31 @@ class Impl(AttentionImpl):
     def decode(self, query):
         gathered = get_dcp_group().all_gather(query, dim=1)
         n, heads = gathered.shape[:2]
-        current_workspace_manager().get_simultaneous(((n, heads), torch.float32))
+        return current_workspace_manager().get_simultaneous(((n, heads), torch.float32))
 
     def prefill(self, cached):
         values, scales = gather_shapes(cdiv(cached, 16) * 16, self.head_size, self.small)
         manager = current_workspace_manager()
-        manager.get_simultaneous(values, scales, ((CHUNK,), torch.uint8))
+        return manager.get_simultaneous(values, scales, ((CHUNK,), torch.uint8))
 
     def advance(self):
         self.step += 1
 
     def changing(self, meta: BackendMetadata):
-        current_workspace_manager().get_simultaneous(((self.step,), torch.uint8))
+        return current_workspace_manager().get_simultaneous(((self.step,), torch.uint8))
 
     def kept(self):
-        current_workspace_manager().get_simultaneous(*self.specs)
+        return current_workspace_manager().get_simultaneous(*self.specs)
 
     def unknown(self, meta: BackendMetadata):
-        current_workspace_manager().get_simultaneous(((meta.other,), torch.uint8))
+        return current_workspace_manager().get_simultaneous(((meta.other,), torch.uint8))
 
     def planned(self, plan, width: int):
         for start, end, wide in plan:
             size = end - start
-            current_workspace_manager().get_simultaneous(((size, wide, width), torch.uint8))
+            out = current_workspace_manager().get_simultaneous(
+                ((size, wide, width), torch.uint8)
+            )
 """,
     "experts.py": """
 import torch
@@ -123,7 +125,7 @@ class Kernel:
 
     def allocate(self, meta: BackendMetadata):
         shape = self.experts.shape(meta.num_actual_tokens)
-        current_workspace_manager().get_simultaneous((shape, torch.uint8))
+        return current_workspace_manager().get_simultaneous((shape, torch.uint8))
 """,
     "distributed.py": "_DCP = None\ndef get_dcp_group():\n    return _DCP\n",
     "worker/workspace.py": "def current_workspace_manager():\n    return manager\n",
@@ -173,10 +175,8 @@ def test_the_maximum_over_the_drivers_range(package: Path) -> None:
     assert (found.value, found.exact) == (4096 * 256 + 4096 * 4 + 4096, True)
 
 
-def test_reservations_constants_and_stops(package: Path) -> None:
+def test_constants_and_stops(package: Path) -> None:
     found = by_function(package)
-    assert found["forward"].kind == "reserve"
-    assert found["kept"].kind == "serving"
     assert found["kept"].formula == "specs_bytes"
     assert "changed in Impl.advance" in (found["changing"].stopped or "")
     assert "no role" in (found["unknown"].stopped or "")

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
 
 from wstrace.expr import tree
 from wstrace.expr.tree import FormulaError, simplified
@@ -16,9 +15,6 @@ from wstrace.slicer.static.fields import abstract
 from wstrace.slicer.static.project import CallPlace, ClassRef, Project
 from wstrace.slicer.static.source_world import SourceWorld
 from wstrace.slicer.values import Stop
-
-Kind = Literal["serving", "reserve"]
-_RESERVING: Final = ("reserve", "warmup", "_init_", "ensure_on_device", "compile_")
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,6 @@ class Surveyed:
     leaves: tuple[SlicedLeaf, ...] = ()
     arms: tuple[str, ...] = ()
     stopped: str | None = None
-    kind: Kind = "serving"
     classes: tuple[Surveyed, ...] = ()
     of_class: str = ""
 
@@ -83,26 +78,6 @@ def sites(project: Project) -> list[CallPlace]:
     return [p for p in calls if isinstance(p.call.func, ast.Attribute)]
 
 
-def kind_of(place: CallPlace) -> Kind:
-    """Made for serving, or a reservation: in a constructor, by its function's name, or in
-    the branch of a forward pass that has no attention metadata."""
-    name = place.source.name
-    if name == "__init__" or any(part in name for part in _RESERVING):
-        return "reserve"
-    point = place.source.places[id(place.call)]
-    while (outer := place.source.outer.get(id(point.block))) is not None:
-        test = outer.owner.test if isinstance(outer.owner, ast.If) else None
-        if test is not None and outer.field == "body" and _profiling(ast.unparse(test)):
-            return "reserve"
-        point = outer.point
-    return "serving"
-
-
-def _profiling(test: str) -> bool:
-    absent = "is None" in test or test.startswith("not isinstance")
-    return "metadata" in test and absent and " or " not in test and " and " not in test
-
-
 def sliced(project: Project, place: CallPlace) -> Surveyed:
     """One site, followed with nothing but source.
 
@@ -146,9 +121,7 @@ def _sliced(
     evaluator = Evaluator(ledger, world)
     world.attach(evaluator)
     scope = world.scope(place.module, place.source)
-    base = Surveyed(
-        place.source.file, place.source.qualname, place.call.lineno, kind=kind_of(place)
-    )
+    base = Surveyed(place.source.file, place.source.qualname, place.call.lineno)
     try:
         nodes = evaluator.request(place.call, scope)
     except (Stop, FormulaError) as stop:
