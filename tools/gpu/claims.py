@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tools.gpu import deepseek_v4, guarded, prompts
+from tools.gpu import deepseek_v4, experts, guarded, prompts
 from tools.gpu.claims_crash import crash_claims, expected
 from tools.gpu.claims_overhead import overhead_claims
 from tools.gpu.evidence import Evidence
@@ -91,31 +91,6 @@ def builder_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         ("reserved: gate --allow-unlocked exits 0", lambda: equal(0, reserved.gate_exit)),
     ]
     return [claim("b", text, check) for text, check in rows]
-
-
-def moe_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
-    """c: fused MoE."""
-    moe = Evidence(folder / "moe")
-
-    def arena() -> Outcome:
-        sizes = [moe.workers[0].arena(slot) for slot in moe.workers[0].slots()]
-        return "at least one arena", sizes, any(sizes)
-
-    def phases() -> Outcome:
-        seen = list(dict.fromkeys(p.phase for p in moe.workers[0].phases))
-        wanted = ["load", "profile", "kv-init", "warmup", "capture", "serving"]
-        order = [phase for phase in seen if phase in wanted]
-        return wanted, seen, order == wanted
-
-    rows = [
-        ("every prompt answered", lambda: answers(moe, prompts.MOE)),
-        ("the arena was seen", arena),
-        ("phases in vLLM's order", phases),
-        ("gate clean", lambda: equal(0, moe.gate_exit)),
-        ("no finding, of whatever severity", lambda: equal([], moe.judged())),
-        ("requests in serving, against their bounds", lambda: near_bound(moe, prompts.MOE)),
-    ]
-    return [claim("c", text, check) for text, check in rows]
 
 
 def parallel_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
@@ -212,12 +187,14 @@ def dcp_claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
 CHECKS: Final[dict[str, Callable[[Path, dict[str, Any]], list[Claim]]]] = {
     "a": crash_claims,
     "b": builder_claims,
-    "c": moe_claims,
+    "c": experts.claims,
     "d": parallel_claims,
     "e": latent_claims,
     "f": dcp_claims,
     "g": deepseek_v4.claims,
     "h": guarded.claims,
     "h-prefix": guarded.claims,
+    "i": experts.claims,
+    "j": experts.claims,
     "overhead": overhead_claims,
 }

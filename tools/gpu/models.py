@@ -27,6 +27,18 @@ MOE: Final[dict[str, Any]] = {
     "num_experts": 32,
     "num_experts_per_tok": 8,
 }
+FP8_BLOCK: Final[dict[str, Any]] = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "weight_block_size": [128, 128],
+    "activation_scheme": "dynamic",
+}
+# Sizes that Marlin pads: 2880 to 3072 (a multiple of 256), 720 to 768 (of 128).
+MXFP4: Final[dict[str, Any]] = {
+    "hidden_size": 2880,
+    "moe_intermediate_size": 720,
+    "quantization_config": {"quant_method": "mxfp4"},
+}
 MLA: Final[dict[str, Any]] = {
     "architectures": ["DeepseekV2ForCausalLM"],
     "model_type": "deepseek_v2",
@@ -112,13 +124,7 @@ DEEPSEEK_V4: Final[dict[str, Any]] = {
         "beta_fast": 32,
         "beta_slow": 1,
     },
-    "quantization_config": {
-        "quant_method": "fp8",
-        "fmt": "e4m3",
-        "scale_fmt": "ue8m0",
-        "weight_block_size": [128, 128],
-        "activation_scheme": "dynamic",
-    },
+    "quantization_config": FP8_BLOCK | {"scale_fmt": "ue8m0"},
     "expert_dtype": "fp8",
     "torch_dtype": "bfloat16",
     "bos_token_id": 0,
@@ -129,6 +135,8 @@ DEEPSEEK_V4: Final[dict[str, Any]] = {
 MODELS: Final[dict[str, dict[str, Any]]] = {
     "qwen3": COMMON,
     "qwen3-moe": COMMON | MOE,
+    "qwen3-moe-fp8-block": COMMON | MOE | {"quantization_config": FP8_BLOCK},
+    "qwen3-moe-mxfp4": COMMON | MOE | MXFP4,
     "qwen3-one-kv-head": COMMON | {"num_key_value_heads": 1},
     "mla": COMMON | MLA,
     "sparse-mla": COMMON | SPARSE_MLA,

@@ -7,6 +7,7 @@ from typing import Final
 
 from tools.gpu import prompts
 from tools.gpu.deepseek_v4 import deepseek_v4, deepseek_v4_rest
+from tools.gpu.experts import FLASH_2, expert_parallel, fused_moe, quantised
 from tools.gpu.guarded import guard_prefix, guard_turbo
 from tools.gpu.overhead_run import overhead
 from tools.gpu.runner import Runner, asks, until_death
@@ -72,22 +73,6 @@ def builder_reservation(run: Runner) -> None:
     run.judge_all("--allow-unlocked")
 
 
-FLASH_2: Final = ("--attention-config.flash_attn_version=2",)
-
-
-def fused_moe(run: Runner) -> None:
-    """c: a fused-MoE model with graphs, recorded as it is."""
-    run.setting(scenario="c", **run.host.facts())
-    arguments = (
-        *("--max-model-len", "16384", "--max-num-batched-tokens", "4096"),
-        *("--max-num-seqs", "8", *GRAPHS, *FLASH_2),
-    )
-    moe = run.server("moe", "qwen3-moe", arguments)
-    run.together(asks(moe, prompts.MOE))
-    run.stop()
-    run.judge_all()
-
-
 def tensor_parallel(run: Runner) -> None:
     """d: two ranks; growing, then reserved."""
     run.setting(scenario="d", turbo=vars(H100), tensor_parallel=2, **run.host.facts())
@@ -146,5 +131,7 @@ SCENARIOS: Final[dict[str, Callable[[Runner], None]]] = {
     "g-rest": deepseek_v4_rest,
     "h": guard_turbo,
     "h-prefix": guard_prefix,
+    "i": quantised,
+    "j": expert_parallel,
     "overhead": overhead,
 }

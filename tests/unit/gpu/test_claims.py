@@ -108,9 +108,10 @@ def test_what_did_not_run_is_neither_true_nor_false(tmp_path: Path) -> None:
     assert all(c.found.startswith("not run: ") for c in others)
 
 
-@pytest.mark.parametrize("scenario", ["b", "c", "d", "e", "f"])
+@pytest.mark.parametrize("scenario", ["b", "c", "d", "e", "f", "i", "j"])
 def test_an_empty_scenario_claims_nothing(tmp_path: Path, scenario: str) -> None:
     setting = {"scenario": scenario, "turbo": TURBO, "tensor_parallel": 2, "prefixes": [1, 2]}
+    setting |= {"servers": ["one"], "ranks": 2} if scenario in "ij" else {}
     (tmp_path / "scenario.json").write_text(json.dumps(setting))
     (tmp_path / "problems.json").write_text(
         json.dumps([{"who": "grow", "what": "ValueError: no backend", "hint": ""}])
