@@ -8,6 +8,7 @@ Checked against the released sources that `wstrace.versions` names.
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -170,10 +171,31 @@ SHOWN_BY: Final[dict[str, Phase]] = {
     "initialize_from_config": "kv-init",
     "capture_graph": "capture",
     "warmup_kernels": "warmup",
+    "run_mixed_prefill_decode_warmup": "warmup",
     "kernel_warmup": "warmup",
 }
 """The phase that a function on a printed stack shows: those of PHASES but two whose names other
 classes have too, and what vLLM 0.11 to 0.33 calls just outside or inside of them."""
+# vLLM 0.13.0 to 0.33.0: V1's capture_model and the V2 runner's managers, drafters and encoders
+# call these; PyTorch 2.13 has capture_begin, capture_end.
+# matches: '_warmup_and_capture'
+CAPTURING: Final = re.compile(
+    r"_*(?:\w+_)?capture(?:_(?:begin|end|\w*(?:graph|cudagraph|model|ubatch)(?:e?s)?(?:_thread)?))?$"
+    r"|_?prepare_(?:\w+_)?inputs_to_capture$"
+)
+"""A function that records graphs: every function of such a name in CAPTURES."""
+# vLLM 0.13.0 to 0.33.0: gpu/cudagraph_utils.py, spec_decode's cudagraph.py and speculator.py,
+# encoder_cudagraph.py, encoder_runner.py, gpu_ubatch_wrapper.py, gpu_model_runner.py.
+# matches: '/x/vllm/v1/worker/gpu/cudagraph_utils.py'
+CAPTURES: Final = re.compile(
+    r"(?:cuda_?graph|speculator|encoder_runner|ubatch|model_runner|torch/cuda/graphs)[\w/]*\.pyc?$"
+)
+"""The files in which such a function records graphs."""
+# matches: '.cudagraph_manager.capture('
+CAPTURE_CALL: Final = re.compile(
+    r"\.\w*(?:graph_?\w*|manager|speculator|runner)\.capture\(|torch\.cuda\.graph\("
+)
+"""A line of source, without blanks, that begins to record a graph."""
 # vLLM 0.13.0 to 0.33.0: methods of workers, runners and WorkerProc or EngineCore.
 SERVED_BY: Final = frozenset(
     ("execute_model", "sample_tokens", "run_busy_loop", "execute_dummy_batch")

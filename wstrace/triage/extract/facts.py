@@ -37,11 +37,17 @@ class Amount:
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of a traceback, `path` with forward slashes."""
+    """One frame of a traceback, `path` with forward slashes.
+
+    `source` is the code that it shows, `above` code whose own frame was cut off before it; both
+    without blanks.
+    """
 
     path: str
     line: int
     function: str
+    source: str = ""
+    above: str = ""
 
 
 @dataclass(frozen=True)

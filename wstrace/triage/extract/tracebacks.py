@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from wstrace.triage.extract.facts import Frame
-from wstrace.vllm.methods import SERVED_BY, SHOWN_BY
+from wstrace.vllm.methods import CAPTURE_CALL, CAPTURES, CAPTURING, SERVED_BY, SHOWN_BY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from wstrace.trace.records import Phase
     from wstrace.triage.ingest.squeeze import Squeezed
 
 LONGEST: Final = 120
 REACH: Final = 1 << 15
+SOURCE: Final = 400  # characters of a frame's code that are looked at
 # matches: "File'/x/vllm/v1/worker/workspace.py',line207,in_ensure_workspace_size"
 _FRAME: Final = re.compile(
     r"File'(?P<path>[^'\n]{1,500}?\.pyc?|<[\w-]+>|[^'\n]{1,200}?)',line(?P<line>\d+),in"
 )
 # matches: '_ensure_workspace_size'
 _FUNCTION: Final = re.compile(r"[\w.<>]+")
+# matches: 'self.model_runner.capture_model('
+_CALL: Final = re.compile(rf"\.(?P<name>{'|'.join(SHOWN_BY)})\(")
+# matches: 'self.model_runner.execute_model('
+_SERVED: Final = re.compile(rf"\.(?:{'|'.join(sorted(SERVED_BY))})\(")
 _TRACEBACK: Final = "Traceback(mostrecentcalllast)"
 # vLLM 0.13.0 to 0.33.0: the file of WorkspaceManager, whose frames are not the caller's.
 _MANAGER: Final = "workspace.py"
@@ -31,11 +37,16 @@ _MANAGER: Final = "workspace.py"
 
 def frames_of(squeezed: Squeezed) -> list[tuple[int, Frame]]:
     """All frames with their positions, in order."""
-    found = []
-    for match in _FRAME.finditer(squeezed.text):
+    text, found = squeezed.text, []
+    matches = list(_FRAME.finditer(text))
+    starts = [match.start() for match in matches[1:]] + [len(text)]
+    for match, following in zip(matches, starts, strict=False):
         function = _function_at(squeezed, match.end())
         path = match["path"].replace("\\", "/")
-        found.append((match.start(), Frame(path, int(match["line"]), function)))
+        ends = match.end() + len(function)
+        source = text[ends : min(following, ends + SOURCE)]
+        frame = Frame(path, int(match["line"]), function, source)
+        found.append((match.start(), frame))
     return found
 
 
@@ -53,7 +64,13 @@ def before(
     start = squeezed.text.rfind(_TRACEBACK, max(0, position - REACH), position)
     last = bisect_left(frames, position, key=itemgetter(0))
     first = bisect_left(frames, max(start, position - REACH), key=itemgetter(0))
-    return tuple(frame for _, frame in frames[max(first, last - LONGEST) : last])
+    first = max(first, last - LONGEST)
+    found = [frame for _, frame in frames[first:last]]
+    if found and start < 0 and not first:
+        began = frames[first][0]
+        above = squeezed.text[max(0, began - SOURCE) : began]
+        found[0] = replace(found[0], above=above)
+    return tuple(found)
 
 
 def caller(frames: Sequence[Frame]) -> Frame | None:
@@ -67,16 +84,39 @@ def caller(frames: Sequence[Frame]) -> Frame | None:
 def phase(frames: Iterable[Frame]) -> Phase | None:
     """The phase that the frames' functions show, in the words of the trace format.
 
-    The innermost decides. A text is read for what failed, so warm-up is taken for its part
-    after the lock.
+    The innermost decides; of a stack that was cut the source lines tell what they call. A text
+    is read for what failed, so warm-up is taken for its part after the lock.
     """
-    functions = [frame.function for frame in frames]
-    shown = [SHOWN_BY[name] for name in functions if name in SHOWN_BY]
+    found = list(frames)
+    shown = [phase for frame in found for phase in _shown(frame)]
     if not shown:
-        return None if SERVED_BY.isdisjoint(functions) else "serving"
+        return "serving" if any(_serves(frame) for frame in found) else None
     if "graph-estimate" in shown:  # it makes a throwaway KV cache and captures inside
         return "graph-estimate"
     return "post-lock-warmup" if shown[-1] == "warmup" else shown[-1]
+
+
+def _shown(frame: Frame) -> Iterator[Phase]:
+    """What a frame shows, from the outside in: the code above it, its name, its own code."""
+    yield from _called(frame.above)
+    if frame.function in SHOWN_BY:
+        yield SHOWN_BY[frame.function]
+    elif CAPTURING.match(frame.function) and CAPTURES.search(frame.path):
+        yield "capture"
+    yield from _called(frame.source)
+
+
+def _called(source: str) -> Iterator[Phase]:
+    if not source:
+        return
+    for found in _CALL.finditer(source):
+        yield SHOWN_BY[found["name"]]
+    if CAPTURE_CALL.search(source):
+        yield "capture"
+
+
+def _serves(frame: Frame) -> bool:
+    return frame.function in SERVED_BY or bool(_SERVED.search(frame.above + frame.source))
 
 
 def base(path: str) -> str:
