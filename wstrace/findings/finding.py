@@ -66,7 +66,8 @@ class FromLog:
     where the bytes behind one are known. `name` is the key of a persistent resource, `module`
     the file below the vllm package. `rule` is the known site, `numbers` what its formula was
     computed with, `fits` the releases whose formula alone makes the size, `siblings` the sites
-    of the same backend that fail next. `commands` are what to type, the best first.
+    of the same backend that fail next. `commands` are what to type, the best first. `title` is
+    the headline where the code's own would say more than the text shows.
     """
 
     kind: LogClass
@@ -90,6 +91,7 @@ class FromLog:
     fits: tuple[Span, ...] = ()
     siblings: tuple[Sibling, ...] = ()
     part: str = ""
+    title: str = ""
 
     @property
     def fixed_in(self) -> str | None:
@@ -128,8 +130,8 @@ class Finding:
 
     @property
     def title(self) -> str:
-        """The code's short meaning."""
-        return TITLES[self.code]
+        """The code's short meaning, or what the text shows of it."""
+        return (self.log.title if self.log else "") or TITLES[self.code]
 
     @property
     def site(self) -> str:

@@ -95,6 +95,7 @@ def told(finding: Finding, given: Given) -> Finding:
     lines = tuple(commands(finding.code, log, finding.bound, given))
     log = replace(
         log,
+        title=reasons.headline(log.why),
         name=redact(log.name) if log.name else None,
         module=redact(log.module) if log.module else None,
         commands=lines,
@@ -119,6 +120,7 @@ def _sizes(log: FromLog) -> str:
     if log.required_text is None:
         return f"asked for the resource {log.name}" if log.name else "no sizes in the text"
     if log.kind in _GREW:
-        grew = f"grew from {log.current_text}" if log.current_text else "grew"
-        return f"{grew} to {log.required_text}"
+        if not log.current_text:
+            return f"tried to allocate {log.required_text}"
+        return f"grew from {log.current_text} to {log.required_text}"
     return f"asked for {log.required_text}, had {log.current_text or 'an unknown size'}"

@@ -94,6 +94,11 @@ MAY: Final = (
 OOM_INSIDE: Final = (
     "The arena itself was growing when memory ran out: KV sizing had not counted this request."
 )
+OOM_SOMEWHERE: Final = (
+    "The arena itself was growing when memory ran out. The text does not show whether KV sizing "
+    "was over: before it, --max-num-batched-tokens is too large; after it, this request was not "
+    "counted."
+)
 OOM_AFTER: Final = (
     "Memory ran out after the arena had grown by an amount that KV sizing never saw."
 )
@@ -126,3 +131,29 @@ LATE_CAPTURE: Final = (
     "The arena was replaced after graph capture: graphs captured before hold the old address, "
     "which is freed memory now."
 )
+
+# The headline where the code's own (findings/codes.py) says more than the reason, or the
+# contrary. A reason that is filled in or goes on is known by its beginning.
+_HEADLINES: Final = {
+    UNKNOWN: "asked for more than the locked arena has",
+    ORDER: "asked in start-up, after the lock",
+    LOCKED_EARLY: "asked in start-up, of an arena that was locked already",
+    ANOTHER_SLOT: "refused, and less was asked than the arena has",
+    HALF: "slot never warmed, or warmed with half a batch",
+    OOM_PROFILE: "memory ran out while warm-up grew the arena",
+    OOM_INSIDE: "memory ran out while the arena grew",
+    OOM_SOMEWHERE: "memory ran out while the arena grew",
+    OOM_AFTER: "memory ran out after the arena had grown",
+    KNOWN_OOM: "memory ran out in a layer whose scratch grows with the request",
+    V2: "captured graphs may point at a freed arena",
+    DCP: "captured graphs may point at a freed arena",
+}
+
+
+def headline(why: str) -> str:
+    """The headline of a reason; "" where the code's own says it."""
+    return next((h for reason, h in _HEADLINES.items() if why.startswith(_begin(reason))), "")
+
+
+def _begin(reason: str) -> str:
+    return reason.partition("{")[0]

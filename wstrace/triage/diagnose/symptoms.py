@@ -9,19 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from wstrace.findings.codes import Severity
-from wstrace.findings.finding import Finding, FromLog
+from wstrace.findings.finding import Confidence, Finding, FromLog
 from wstrace.known_sites import known
 from wstrace.trace.records import Phase, Ranks, Slot
 from wstrace.triage.diagnose import bounding, life, reasons, releases, sizes
 from wstrace.triage.diagnose.numbers import values
 from wstrace.triage.extract import tracebacks
+from wstrace.triage.extract.facts import amount
 from wstrace.triage.ingest.ranks import NOWHERE
 from wstrace.versions import release_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wstrace.findings.finding import Confidence
     from wstrace.known_sites.known import LogClass
     from wstrace.triage.diagnose.numbers import Given
     from wstrace.triage.extract.engine_settings import Settings, Value
@@ -33,7 +33,11 @@ V2_LOCKS_FROM: Final = "0.30.0"
 DCP_WARMED_FROM: Final = "0.24.0"
 _NO_REPLAY: Final = ("load", "profile", "graph-estimate", "kv-init", "capture")
 _MEASURED: Final = ("load", "profile", "graph-estimate")  # before KV sizing is over
-_INSIDE: Final = (reasons.OOM_INSIDE, reasons.OOM_PROFILE)
+_SURE: Final[dict[str, Confidence]] = {
+    reasons.OOM_INSIDE: "certain",
+    reasons.OOM_PROFILE: "certain",
+    reasons.OOM_SOMEWHERE: "likely",
+}
 # vLLM 0.13.0 to 0.33.0: the V2 runner's file, as its frames show it.
 _V2_RUNNER: Final = "v1/worker/gpu/model_runner.py"
 
@@ -181,15 +185,19 @@ def _starved(
             if inside is None or inside is not fault.frames[-1]:
                 continue
             why = reasons.KNOWN_OOM
-        elif inside and _phase(text, fault) in _MEASURED:
-            why = reasons.OOM_PROFILE
         else:
-            why = reasons.OOM_INSIDE if inside else reasons.OOM_AFTER
+            why = _inside_growth(_phase(text, fault)) if inside else reasons.OOM_AFTER
         yield _of_fault(
             text, settings, fault, "unlocked_growth_oom", "WS201", why,
-            "certain" if why in _INSIDE else "possible",
+            _SURE.get(why, "possible"),
             grown[-1] if grown and inside is None else None, inside,
         )  # fmt: skip
+
+
+def _inside_growth(phase: Phase | None) -> str:
+    if phase is None:
+        return reasons.OOM_SOMEWHERE
+    return reasons.OOM_PROFILE if phase in _MEASURED else reasons.OOM_INSIDE
 
 
 def kernel_frame(text: Text, fault: Fault) -> Frame | None:
@@ -314,12 +322,14 @@ def _of_fault(
     frame: Frame | None = None,
 ) -> Finding:
     evidence = [f"line {fault.origin.line}: {fault.kind.replace('_', ' ')}"]
-    if fault.tried:
-        evidence.append(f"tried to allocate {fault.tried}")
+    tried = amount(fault.tried) if fault.tried else None
+    if tried:
+        evidence.append(f"tried to allocate {tried.text}")
     if resize:
         evidence.append(
             f"line {resize.origin.line}: {resize.before.text} -> {resize.after.text}"
         )
+    asked = resize.after if resize else tried
     file = tracebacks.base(frame.path) if frame else resize.file if resize else None
     function = frame.function if frame else resize.function if resize else None
     version = _version(settings, fault.origin.line)
@@ -331,7 +341,7 @@ def _of_fault(
         text.path,
         fault.origin.line,
         line=frame.line if frame else resize.line if resize else None,
-        required_text=resize.after.text if resize else None,
+        required_text=asked.text if asked else None,
         current_text=resize.before.text if resize else None,
         version=version,
         rule=site,
@@ -346,7 +356,7 @@ def _of_fault(
         "",
         file=file or "",
         function=function or "",
-        serving_bytes=resize.after.bytes if resize else None,
+        serving_bytes=asked.bytes if asked else None,
         arena_bytes=resize.before.bytes if resize else None,
         ranks=_ranks(fault),
         phase=_phase(text, fault),
