@@ -120,6 +120,7 @@ def _relative(relative: NotTheArena) -> Json:
         "knob": relative.knob,
         "why": relative.why,
         "rank": ranks_json(relative.ranks or [Ranks()])[0],
+        "ranks": ranks_json(relative.ranks),
         "source": {"path": relative.path, "line": relative.at},
     }
 
@@ -211,8 +212,16 @@ def slot_json(slot: Slot | None) -> Json | None:
 
 
 def ranks_json(ranks: Iterable[Ranks]) -> list[Json]:
-    """`[{"dp", "tp", "pp", "ep"}]`, null where unknown."""
-    return [{"dp": r.dp, "tp": r.tp, "pp": r.pp, "ep": r.ep} for r in ranks]
+    """`[{"dp", "tp", "pp", "ep"}]`, null where unknown. Where a text has no more than a
+    process's number, `rank`, and its host's, `node`, are there too."""
+    return [{"dp": r.dp, "tp": r.tp, "pp": r.pp, "ep": r.ep, **_numbers(r)} for r in ranks]
+
+
+def _numbers(ranks: Ranks) -> Json:
+    if any(place is not None for place in (ranks.dp, ranks.tp, ranks.pp, ranks.ep)):
+        return {}
+    told = {"rank": ranks.rank, "node": ranks.node}
+    return {name: number for name, number in told.items() if number is not None}
 
 
 def bound_json(bound: Bound | None) -> Json | None:

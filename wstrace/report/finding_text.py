@@ -57,7 +57,9 @@ def ranks_line(finding: Finding) -> str:
 
 def _named(ranks: Ranks, groups: Sequence[str]) -> str:
     named = [(group, getattr(ranks, group)) for group in groups]
-    return " ".join(f"{g}{value}" for g, value in named if value is not None) or "rank 0"
+    groups_named = " ".join(f"{g}{value}" for g, value in named if value is not None)
+    node = f"node {ranks.node} " if ranks.node is not None and not groups_named else ""
+    return groups_named or f"{node}rank {ranks.rank or 0}"
 
 
 def step_text(step: Step | None) -> str:

@@ -14,6 +14,7 @@ from wstrace.triage.diagnose import what_worked
 from wstrace.triage.diagnose.diagnose import Diagnosis, diagnose
 from wstrace.triage.extract.parser import parse
 from wstrace.triage.ingest import texts, thread
+from wstrace.triage.ingest.ranks import ranks_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,8 +80,21 @@ def _diagnosed(source: Input, given: Given) -> list[Diagnosis]:
     issues apart from each other."""
     threads, stream = thread.threads_of(source.stream)
     if not threads:
-        return [_of(*parse(stream, source.path), source.part, given)]
-    return [_of_thread(parts, source.path, given) for parts in threads]
+        ranks = ranks_of_file(source.part or source.path)
+        return [_of(*parse(stream, source.path, ranks), source.part, given)]
+    told = [_of_thread(parts, source.path, given) for parts in threads]
+    return [_in_member(one, source.part) for one in told] if source.part else told
+
+
+def _in_member(told: Diagnosis, member: str) -> Diagnosis:
+    """A thread that is a member of an archive: its parts are named below the member."""
+    found = [
+        replace(f, log=replace(f.log, part=": ".join(filter(None, (member, f.log.part)))))
+        for f in told.findings
+        if f.log
+    ]
+    worked = told.worked and replace(told.worked, part=f"{member}: {told.worked.part}")
+    return replace(told, findings=found, worked=worked)
 
 
 def _of_thread(parts: list[Post], path: str, given: Given) -> Diagnosis:
@@ -174,6 +188,17 @@ def combine(diagnoses: Sequence[Diagnosis]) -> Report:
         config,
         sum(d.skipped for d in diagnoses),
         tuple(notes),
-        tuple(relative for d in diagnoses for relative in d.relatives),
+        tuple(_once(relative for d in diagnoses for relative in d.relatives)),
         tuple(d.worked for d in diagnoses if d.worked),
     )
+
+
+def _once(relatives: Iterable[NotTheArena]) -> Iterable[NotTheArena]:
+    """What several ranks or texts say alike, told of all their ranks."""
+    found: dict[object, NotTheArena] = {}
+    for one in relatives:
+        key = one.kind, one.asked, one.had, one.function, one.knob
+        first = found.setdefault(key, one)
+        ranks = tuple(dict.fromkeys((*first.ranks, *one.ranks)))
+        found[key] = replace(first, ranks=ranks)
+    return found.values()

@@ -1,4 +1,4 @@
-"""Headline, class, sizes and reason of a finding say the same, for every class and every log."""
+"""Headline, class, sizes and reason of a finding agree, for every class and every log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ GREW = f"{HEAD}Resized workspace from 'a.py:7:forward': 1.00 MB -> 16.00 MB (uba
 UNKNOWN = Failure("a.py", 7, "forward")
 FRAME = '  File "/x/vllm/v1/worker/gpu_worker.py", line 7, in {}'
 V2 = "(Worker pid=9) INFO 08-12 10:00:00 [model_runner.py:520] hello"
-DECODE = '  File "/x/vllm/v1/attention/backends/turboquant_attn.py", line 7, in _decode_attention'
+DECODE = (
+    '  File "/x/vllm/v1/attention/backends/turboquant_attn.py", line 7, in _decode_attention'
+)
 
 
 def _stack(function: str, failure: Failure = UNKNOWN) -> str:

@@ -28,7 +28,8 @@ def test_whole_lines(form: str, prefix: str) -> None:
         lines = log_lines(lines, LABEL)
     found = read("\n".join(FORMATS[form](lines)))
     assert facts(found) == {expected(FAILURE)}
-    assert found.findings[0].ranks == ((Ranks(tp=1, ep=1),) if prefix == "vllm" else ())
+    launched = (Ranks(rank=3),) if form == "torchrun" else ()
+    assert found.findings[0].ranks == ((Ranks(tp=1, ep=1),) if prefix == "vllm" else launched)
 
 
 @pytest.mark.parametrize("width", [20, 33, 47, 80, 120])

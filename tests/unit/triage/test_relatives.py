@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 import typer
@@ -14,6 +15,10 @@ from wstrace.report.triage import render_json, render_markdown, render_text
 from wstrace.triage.diagnose.numbers import Given
 from wstrace.triage.diagnose.relatives import NotTheArena
 from wstrace.triage.report import combine
+from wstrace.triage.report import read as triaged
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BUFFER = 394 * 2**20
 OVERFLOW = (
@@ -176,3 +181,156 @@ def test_every_output_tells_a_relative_from_nothing() -> None:
     codes = [CliRunner().invoke(app, [], input=text) for text in (OVERFLOW, "all is well")]
     assert [code.exit_code for code in codes] == [3, 0]
     assert CliRunner().invoke(app, [], input=Failure().message).exit_code == 0
+
+
+ROOT_OF = "/usr/local/lib/python3.12/dist-packages"
+RAN_OUT = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB. GPU 4 has a total "
+    "capacity of 139.80 GiB of which 5.12 GiB is free."
+)
+
+
+def _stack(*frames: str) -> str:
+    """A stack of `path:function` below the site-packages, with memory running out in it."""
+    lines = ["Traceback (most recent call last):"]
+    for frame in frames:
+        path, _, function = frame.partition(":")
+        lines.append(f'  File "{ROOT_OF}/{path}", line 7, in {function}')
+    return "\n".join([*lines, RAN_OUT])
+
+
+MLA = "vllm/model_executor/layers/attention/mla_attention.py:forward_impl"
+SPARSE = "vllm/v1/attention/backends/mla/flashmla_sparse.py"
+FLASHMLA = "vllm/third_party/flashmla/flash_mla_interface.py"
+MIXED = f"{SPARSE}:_forward_fp8_kv_mixed_batch"
+# chains of calls of releases, and the layer's own frame that asked the kernel
+CHAINS = [
+    # 0.13.0 to 0.16.0
+    (("vllm/attention/layer.py:unified_mla_attention_with_output", f"{SPARSE}:forward", MIXED,
+      f"{SPARSE}:_fp8_flash_mla_kernel",
+      "vllm/v1/attention/ops/flashmla.py:flash_mla_with_kvcache"), "_fp8_flash_mla_kernel"),
+    # 0.18.1 on
+    ((MLA, f"{SPARSE}:forward_mqa", MIXED, f"{FLASHMLA}:flash_mla_with_kvcache"),
+     "_forward_fp8_kv_mixed_batch"),
+    ((MLA, f"{SPARSE}:forward_mqa", f"{SPARSE}:_forward_bf16_kv",
+      f"{SPARSE}:_bf16_flash_mla_kernel", f"{FLASHMLA}:flash_mla_sparse_fwd",
+      "torch/_ops.py:__call__"), "_bf16_flash_mla_kernel"),
+    ((MIXED, "flash_mla/flash_mla_interface.py:flash_mla_with_kvcache"),
+     "_forward_fp8_kv_mixed_batch"),
+    ((MLA, "vllm/v1/attention/backends/mla/cutlass_mla.py:forward_mqa",
+      "vllm/_custom_ops.py:sm100_cutlass_mla_decode", "torch/_ops.py:__call__"), "forward_mqa"),
+    (("vllm/v1/attention/backends/flash_attn.py:forward",
+      "vllm/vllm_flash_attn/flash_attn_interface.py:flash_attn_varlen_func"), "forward"),
+    (("vllm/v1/attention/backends/flashinfer.py:forward", "flashinfer/prefill.py:run"),
+     "forward"),
+    (("vllm/model_executor/layers/fused_moe/deep_gemm_moe.py:apply",
+      "vllm/utils/deep_gemm.py:m_grouped_fp8_gemm_nt_contiguous", "deep_gemm/__init__.py:call"),
+     "apply"),
+    (("vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:_forward_core",
+      "vllm/model_executor/layers/fla/ops/chunk.py:chunk_gated_delta_rule"), "_forward_core"),
+]  # fmt: skip
+# no kernel below, or no layer of attention or experts above it
+NEITHER = [
+    (MIXED,),
+    (f"{SPARSE}:forward_mqa", "torch/nn/functional.py:linear"),
+    (f"{SPARSE}:forward_mqa", "vllm/model_executor/layers/linear.py:forward"),
+    ("vllm/model_executor/models/llama.py:forward", "vllm/_custom_ops.py:rms_norm"),
+    ("vllm/v1/sample/sampler.py:forward", "torch/_ops.py:__call__"),
+    ("vllm/v1/worker/gpu_model_runner.py:execute_model",),
+]
+
+
+@pytest.mark.parametrize(("frames", "function"), CHAINS)
+def test_the_frame_that_asks_a_kernel(frames: tuple[str, ...], function: str) -> None:
+    found = read(_stack(*frames))
+    (relative,) = found.relatives
+    assert (relative.kind, relative.function) == ("kernel_scratch", function)
+    assert not found.findings
+
+
+@pytest.mark.parametrize("frames", NEITHER)
+def test_memory_alone_has_other_causes(frames: tuple[str, ...]) -> None:
+    found = read(_stack(*frames))
+    assert not [r for r in found.relatives if r.kind == "kernel_scratch"]
+
+
+def test_a_buffer_that_fails_in_many_words_is_told_once() -> None:
+    """FlashInfer's, vLLM's and a person's words for one buffer: the largest setting counts."""
+    text = "\n".join((OVERFLOW, BELOW, FAILED, "the flashinfer workspace buffer is too small"))
+    (found,) = read(text).relatives
+    assert found.knob == "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=950009856"
+
+
+@pytest.mark.parametrize(
+    ("told", "buffer"),
+    [
+        ("FlashInfer fails; set VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=1073741824", BUFFER),
+        ("export VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=1073741824", 1 << 30),
+        ("I set VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=1073741824 and it dies", 1 << 30),
+    ],
+)
+def test_what_a_message_tells_to_set_is_not_set(told: str, buffer: int) -> None:
+    (found,) = read(f"{told}\n{FAILED}").relatives
+    assert f"of {buffer:,} bytes" in found.why
+
+
+KV = (
+    "ValueError: To serve at least one request with the model's max seq len (131072), (24.00 "
+    "GiB KV cache is needed, which is larger than the available KV cache memory (10.53 GiB). "
+    "Based on the available memory, the estimated maximum model length is 57504."
+)
+OLD_KV = KV.replace("model's", "models's")
+TRITON = (
+    "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 163840, "
+    "Hardware limit: 101376. Reducing block sizes or `num_stages` may help."
+)
+OTHERS = [
+    (KV, "kv_cache", 24 << 30, round(10.53 * 2**30), "--max-model-len"),
+    (OLD_KV, "kv_cache", 24 << 30, round(10.53 * 2**30), "--max-model-len"),
+    ("ValueError: No available memory for the cache blocks. Try increasing "
+     "`gpu_memory_utilization` when initializing the engine.", "kv_cache", None, None,
+     "--gpu-memory-utilization"),
+    ("ValueError: Free memory on device (10.25/79.18 GiB) on startup is less than desired GPU "
+     "memory utilization (0.9, 71.26 GiB). Decrease GPU memory utilization.", "kv_cache",
+     round(71.26 * 2**30), round(10.25 * 2**30), "--gpu-memory-utilization"),
+    ("RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy "
+     "requests. Please try lowering `max_num_seqs`.", "graph_memory", None, None,
+     "--max-num-seqs"),
+    (TRITON, "shared_memory", 163840, 101376, "num_stages"),
+    ("ncclUnhandledCudaError: Call to CUDA function failed. Last error:\nFailed to CUDA calloc "
+     "async 1228800 bytes", "communicator", 1228800, None, "NCCL_BUFFSIZE"),
+    ("NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x8Hq0b (size 9637888)",
+     "communicator", 9637888, None, "--shm-size"),
+    ("nvshmem: symmetric heap out of memory: 1073741824 bytes requested", "all2all_buffer",
+     1073741824, None, "NVSHMEM_SYMMETRIC_SIZE"),
+    ("RuntimeError: DeepEP error: num_rdma_bytes is not enough for this dispatch",
+     "all2all_buffer", None, None, "VLLM_DEEPEP_BUFFER_SIZE_MB"),
+    ("MORI_SHMEM heap is full", "all2all_buffer", None, None, "MORI_SHMEM_HEAP_SIZE"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "kind", "asked", "had", "knob"), OTHERS)
+def test_other_memory(
+    line: str, kind: str, asked: int | None, had: int | None, knob: str
+) -> None:
+    found = read("\n".join(log_lines(line.split("\n"), "Worker_TP0 pid=7")))
+    (relative,) = found.relatives
+    assert (relative.kind, relative.asked, relative.had) == (kind, asked, had)
+    assert knob in relative.knob
+    assert not found.findings
+
+
+@pytest.mark.parametrize("function", ["capture_model", "profile_cudagraph_memory"])
+def test_memory_that_runs_out_in_a_capture(function: str) -> None:
+    frame = f"vllm/v1/worker/gpu_model_runner.py:{function}"
+    (found,) = read(_stack(frame, "vllm/model_executor/layers/linear.py:forward")).relatives
+    assert (found.kind, found.asked) == ("graph_memory", 8 << 30)
+    assert "--max-cudagraph-capture-size" in found.knob
+
+
+def test_one_buffer_on_several_ranks_is_told_once(tmp_path: Path) -> None:
+    for rank in range(4):
+        (tmp_path / f"rank{rank}.log").write_text(OVERFLOW)
+    report = triaged([str(tmp_path)], Given())
+    (found,) = report.relatives
+    assert [rank.rank for rank in found.ranks] == [0, 1, 2, 3]

@@ -76,7 +76,9 @@ def test_memory_that_runs_out_inside_the_growth() -> None:
     lines = Failure().traceback()[:-1]
     assert _read(*lines, OOM) == [("WS201", "unlocked_growth_oom", "likely")]
     step = '  File "/x/vllm/v1/worker/gpu_worker.py", line 7, in execute_model'
-    assert _read(lines[0], step, *lines[1:], OOM) == [("WS201", "unlocked_growth_oom", "certain")]
+    assert _read(lines[0], step, *lines[1:], OOM) == [
+        ("WS201", "unlocked_growth_oom", "certain")
+    ]
 
 
 def test_memory_that_runs_out_in_a_known_layer_without_the_arena() -> None:

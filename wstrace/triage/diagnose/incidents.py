@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wstrace.trace.records import Ranks
 from wstrace.triage.ingest.interleaved import STREAM
-from wstrace.triage.ingest.ranks import named, within
+from wstrace.triage.ingest.ranks import merged, named, of_one_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +69,7 @@ def _same(less: Refusal, more: Refusal) -> bool:
         and less.function in (None, more.function)
         and _fits(less.required, more.required)
         and _fits(less.current, more.current)
-        and _ranks_fit(less.origin.ranks, more.origin.ranks)
+        and of_one_process(less.origin.ranks, more.origin.ranks)
     )
 
 
@@ -78,15 +77,10 @@ def _fits(less: Amount | None, more: Amount | None) -> bool:
     return less is None or (more is not None and less.text == more.text)
 
 
-def _ranks_fit(one: Ranks, other: Ranks) -> bool:
-    return within(one, other) or within(other, one)
-
-
 def _folded(more: Refusal, less: Refusal) -> Refusal:
-    ranks = named(less.origin.ranks) | named(more.origin.ranks)
     return replace(
         more,
-        origin=replace(more.origin, ranks=Ranks(**ranks)),
+        origin=replace(more.origin, ranks=merged(less.origin.ranks, more.origin.ranks)),
         frames=more.frames or less.frames,
         line=more.line if more.line is not None else less.line,
         layer=more.layer or less.layer,

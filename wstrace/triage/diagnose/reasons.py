@@ -95,9 +95,9 @@ OOM_INSIDE: Final = (
     "The arena itself was growing when memory ran out: KV sizing had not counted this request."
 )
 OOM_SOMEWHERE: Final = (
-    "The arena itself was growing when memory ran out. The text does not show whether KV sizing "
-    "was over: before it, --max-num-batched-tokens is too large; after it, this request was not "
-    "counted."
+    "The arena itself was growing when memory ran out. The text does not show whether KV "
+    "sizing was over: before it, --max-num-batched-tokens is too large; after it, this request "
+    "was not counted."
 )
 OOM_AFTER: Final = (
     "Memory ran out after the arena had grown by an amount that KV sizing never saw."

@@ -200,25 +200,21 @@ def _inside_growth(phase: Phase | None) -> str:
     return reasons.OOM_PROFILE if phase in _MEASURED else reasons.OOM_INSIDE
 
 
-def kernel_frame(text: Text, fault: Fault) -> Frame | None:
-    """The known site below which a kernel ran out of memory in a call of its own."""
-    if fault.kind != "out_of_memory" or tracebacks.caller(fault.frames):
-        return None
-    if any(resize.origin.line < fault.origin.line for resize, _ in _late_growths(text)):
-        return None
-    inside = _deepest_known(fault)
-    return None if inside is None or inside is fault.frames[-1] else inside
+def grew_before(text: Text, fault: Fault) -> bool:
+    """Whether the text shows a growth that KV sizing or a graph does not know of."""
+    return any(resize.origin.line < fault.origin.line for resize, _ in _late_growths(text))
 
 
 def _deepest_known(fault: Fault) -> Frame | None:
-    return next((frame for frame in reversed(fault.frames) if _known(frame)), None)
+    return next((frame for frame in reversed(fault.frames) if is_known(frame)), None)
 
 
 def _phase(text: Text, fault: Fault) -> Phase | None:
     return life.phase_of(text, fault.origin.line, fault.frames)
 
 
-def _known(frame: Frame) -> bool:
+def is_known(frame: Frame) -> bool:
+    """Whether a known site has a function of this name in a file of this name."""
     return known.match(tracebacks.base(frame.path), frame.function) is not None
 
 

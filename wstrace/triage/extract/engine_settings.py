@@ -175,6 +175,12 @@ _ASSIGNED: Final = re.compile(
     r"|max[-_]num[-_]seqs|(?:index_)?kpool|(?:tensor|data|pipeline)[-_]parallel[-_]size"
     rf"|{'|'.join(_ENVIRONMENT)})[\"'`]?(?:\s*[=:]\s*|\s+(?:is\s+|of\s+)?)[\"'`]?(?P<value>\d[\d_,]*[kKmM]?)(?![\w.])"
 )
+# what a message tells to set
+# matches: 'workspace overflow; set '
+_ADVISED: Final = re.compile(
+    r"(?i)(?:[.;:,(]|\b(?:please|or|can|should))\s*(?:set|try|increase|raise|use)\s+[\"'`]?$"
+)
+_ADVISED_REACH: Final = 30  # characters
 _KEYS: Final = dict.fromkeys(key for row in rows() for key in row.keys if "." not in key)
 # matches: '"num_key_value_heads": 8'
 _MODEL_KEY: Final = re.compile(
@@ -292,13 +298,19 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
                 key, value = MODEL + found["key"], int(found["value"])
                 yield Setting(key, value, Source.PROSE, line.number)
         if any(word in text for word in ("max", "parallel", "VLLM_", "kpool")):
-            for found in _ASSIGNED.finditer(text):
-                yield from _assigned(found, line.number)
+            yield from _assignments(text, line.number)
     texts = [line.text for line in lines]
     marked = [i for i, text in enumerate(texts) if "--" in text or _SHORT_FLAG.search(text)]
     for first, last in _runs(marked):
         text = "\n".join(texts[first : last + 2])
         yield from _flags(text, lines[first].number)
+
+
+def _assignments(text: str, line: int) -> Iterator[Setting]:
+    for found in _ASSIGNED.finditer(text):
+        start = found.start()
+        if not _ADVISED.search(text[max(0, start - _ADVISED_REACH) : start]):
+            yield from _assigned(found, line)
 
 
 def command_settings(text: str) -> dict[str, Value]:

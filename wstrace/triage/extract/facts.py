@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 
 RefusalKind = Literal["arena", "persistent", "shape", "scratch", "lane"]
 FaultKind = Literal["illegal_access", "out_of_memory"]
-RelativeKind = Literal["flashinfer_buffer", "kernel_scratch", "no_manager", "fitted_context"]
+RelativeKind = Literal[
+    "flashinfer_buffer",
+    "kernel_scratch",
+    "no_manager",
+    "fitted_context",
+    "kv_cache",
+    "graph_memory",
+    "shared_memory",
+    "communicator",
+    "all2all_buffer",
+]
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,8 @@ class Stage:
 @dataclass(frozen=True)
 class Relative:
     """A message that looks like the arena's and is not. `first` and `second` are its numbers:
-    bytes asked for and there (FlashInfer), tokens before and after (a fitted context)."""
+    bytes asked for and there, tokens before and after (a fitted context). `name` says which of
+    a kind's messages it is."""
 
     kind: RelativeKind
     origin: Origin

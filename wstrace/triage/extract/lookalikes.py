@@ -70,7 +70,79 @@ _LINES: Final[tuple[tuple[RelativeKind, str, re.Pattern[str]], ...]] = (
             r"(?P<name>[Rr]eserved)for(?P<first>\d[\d,]*)[^\d]{1,60}fittedto(?P<second>\d[\d,]*)"
         ),
     ),
+    (
+        # vLLM 0.13.0 to 0.33.0: kv_cache_utils.py, after profiling; `model's` from 0.30 on
+        "kv_cache",
+        "KVcacheisneeded",
+        # matches: "maxseqlen(131072),(24.00GiBKVcacheisneeded,whichislargerthantheavailable"
+        re.compile(
+            r"(?P<name>maxseqlen)\(?\d+\)?,?\((?P<first>[\d.]+GiB)KVcacheisneeded,?"
+            r"(?:whichislargerthantheavailableKVcachememory\((?P<second>[\d.]+GiB)\))?"
+        ),
+    ),
+    (
+        # vLLM 0.13.0 to 0.33.0: kv_cache_utils.py, where nothing is left for the cache
+        "kv_cache",
+        "forthecacheblocks",
+        # matches: 'Noavailablememoryforthecacheblocks'
+        re.compile(r"(?P<name>Noavailablememory)forthecacheblocks"),
+    ),
+    (
+        # vLLM 0.13.0 to 0.33.0: before the model is loaded; 'GPU' not in every release
+        "kv_cache",
+        "onstartupislessthandesired",
+        # matches: '(9.2/79.1GiB)onstartupislessthandesiredGPUmemoryutilization(0.9,71.2GiB)'
+        re.compile(
+            r"\((?P<second>[\d.]+)(?:GiB)?/[\d.]+GiB\)(?P<name>onstartup)islessthandesired"
+            r"(?:GPU)?memoryutilization\([\d.]+,(?P<first>[\d.]+GiB)\)"
+        ),
+    ),
+    (
+        # vLLM 0.13.0 to 0.33.0: the sampler is warmed up after the captures
+        "graph_memory",
+        "warmingupsampler",
+        # matches: 'outofmemoryoccurredwhenwarmingupsamplerwith1024dummyrequests'
+        re.compile(r"outofmemoryoccurredwhenwarmingup(?P<name>sampler)"),
+    ),
+    (
+        # Triton, when a kernel's blocks need more on-chip memory than a multiprocessor has
+        "shared_memory",
+        "outofresource:sharedmemory",
+        # matches: 'outofresource:sharedmemory,Required:163840,Hardwarelimit:101376'
+        re.compile(
+            r"outofresource:(?P<name>sharedmemory)(?:,Required:(?P<first>\d+)"
+            r"(?:,Hardwarelimit:(?P<second>\d+))?)?"
+        ),
+    ),
+    (
+        # NCCL's own buffers on the device
+        "communicator",
+        "calloc",
+        # matches: 'FailedtoCUDAcallocasync1228800bytes'
+        re.compile(r"FailedtoCUDA(?:host)?(?P<name>calloc)(?:async)?(?P<first>\d+)bytes"),
+    ),
+    (
+        # NCCL's buffers between processes of a host
+        "communicator",
+        "/dev/shm/nccl",
+        # matches: 'sharedmemorysegment/dev/shm/nccl-x8Hq0b(size9637888)'
+        re.compile(r"(?P<name>/dev/shm)/nccl-\w{1,20}\(size(?P<first>\d+)\)"),
+    ),
+    (
+        # the buffers of DeepEP (NVSHMEM) and MoRI, in their own words
+        "all2all_buffer",
+        "",
+        # matches: 'DeepEPerror:NVSHMEMsymmetricheapistoosmall:1073741824bytesrequired'
+        re.compile(
+            r"(?i:(?P<name>nvshmem|mori|deep_?ep)(?:(?!Traceback|File')[^\n]){0,100}?"
+            r"(?:heap|buffer|rdma_bytes|nvl_bytes)(?:(?!Traceback|File')[^\n]){0,60}?"
+            r"(?:toosmall|insufficient|outofmemory|notenough|exceed|failedtoalloc\w*|isfull))"
+            r"(?:[^\d]{1,40}(?P<first>\d{5,})(?:[^\d]{1,40}(?P<second>\d{5,}))?)?"
+        ),
+    ),
 )
+# matches: 'MoRI'
+_ALL2ALL: Final = re.compile(r"(?i:nvshmem|mori_|\bmori|deep_?ep)")
 
 
 def relatives_of(
@@ -78,8 +150,9 @@ def relatives_of(
 ) -> Iterator[tuple[int, Relative]]:
     """Every such message of one process's text, with its position there."""
     text = squeezed.text
+    all2all = _ALL2ALL.search(text) is not None
     for kind, word, pattern in _LINES:
-        if word not in text:
+        if not (word in text if word else all2all):
             continue
         for match in pattern.finditer(text):
             frames = tracebacks.before(match.start(), stack, squeezed)
@@ -105,7 +178,15 @@ def _relative(
 
 
 def _number(text: str | None) -> int | None:
-    return int(text.replace(",", "")) if text else None
+    """A plain number, or the bytes of a size with a unit."""
+    if not text:
+        return None
+    if text[-1].isalpha():
+        return amount(text).bytes
+    return round(float(text) * _GIBI) if "." in text else int(text.replace(",", ""))
+
+
+_GIBI: Final = 1 << 30
 
 
 # matches: 'growing anyway'

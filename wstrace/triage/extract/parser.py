@@ -18,7 +18,7 @@ from wstrace.triage.extract.scheduler_dump import steps_of
 from wstrace.triage.ingest import interleaved, opening
 from wstrace.triage.ingest.prefilter import Prefilter
 from wstrace.triage.ingest.prefixes import Line, Unwrapper
-from wstrace.triage.ingest.ranks import NOWHERE, named, ranks_of
+from wstrace.triage.ingest.ranks import NOWHERE, merged, named, ranks_of, ranks_of_prefix
 from wstrace.triage.ingest.squeeze import join
 from wstrace.triage.ingest.vllm_prefix import of_v2_runner
 
@@ -42,7 +42,8 @@ class _Stream:
     """The lines of one process that were not scanned yet, and the end of those that were.
 
     Facts that begin in the last REACH characters may go on in the next block: they wait.
-    `done` is where, in the text of `carry`, the waiting part begins.
+    `done` is where, in the text of `carry`, the waiting part begins. `ranks` are vLLM's own
+    words, `place` what a launcher's prefix or the file's name says.
     """
 
     label: str
@@ -50,11 +51,13 @@ class _Stream:
     carry: list[Line] = field(default_factory=list)
     done: int = 0
     ranks: Ranks = NOWHERE
+    place: Ranks = NOWHERE
 
 
-def parse(stream: BinaryIO, path: str) -> tuple[Text, Settings]:
-    """The facts of an open binary stream; `path` names it in messages."""
-    parser = _Parser(path)
+def parse(stream: BinaryIO, path: str, ranks: Ranks = NOWHERE) -> tuple[Text, Settings]:
+    """The facts of an open binary stream; `path` names it in messages, `ranks` are those of a
+    text that one process wrote."""
+    parser = _Parser(path, ranks)
     prefilter = Prefilter()
     for block, follows in prefilter.kept(opening.blocks(stream, path)):
         if not follows:
@@ -71,7 +74,8 @@ def parse(stream: BinaryIO, path: str) -> tuple[Text, Settings]:
 class _Parser:
     """Sorts lines by process and scans each process's text, one block at a time."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, ranks: Ranks) -> None:
+        self._ranks = ranks
         self.settings = Settings()
         self._facts = Collector(path)
         self._streams: dict[str, _Stream] = {}
@@ -131,8 +135,9 @@ class _Parser:
         stream = self._streams.get(key)
         if stream is None:
             self._make_room()
-            label = "" if key == interleaved.STREAM else key.partition("\0")[2]
-            stream = self._streams[key] = _Stream(label)
+            outer, _, label = ("", "", "") if key == interleaved.STREAM else key.partition("\0")
+            launched = ranks_of_prefix(outer)
+            stream = self._streams[key] = _Stream(label, place=merged(self._ranks, launched))
         return stream
 
     def _take_piece(self, line: Line) -> None:
@@ -217,6 +222,8 @@ def _placed(fact: Fact, stream: _Stream) -> Fact:
 
 
 def _labelled(origin: Origin, stream: _Stream) -> Origin:
-    """The origin with its process label and ranks; a rank in the label comes first."""
+    """The origin with its process label and ranks: a rank in the label comes first, and where
+    vLLM says none, a launcher's or the file's counts."""
     ranks = msgspec.structs.replace(stream.ranks, **named(ranks_of(stream.label)))
+    ranks = stream.place if ranks == NOWHERE else merged(stream.place, ranks)
     return replace(origin, label=stream.label, ranks=ranks)

@@ -41,7 +41,7 @@ _POD: Final = re.compile(r"\[(?P<key>(?=[^\]]*[/-])[\w./-]{3,200})\] ?")
 # matches: '   12\tTraceback'
 _NUMBERED: Final = re.compile(r"\s{0,8}\d{1,8}(?:\t|\s*[│|] )")
 # matches: '[rank3]: '
-_TORCHRUN: Final = re.compile(r"\[(?P<key>rank\d+)\]: ?")
+_TORCHRUN: Final = re.compile(r"\[(?P<key>(?:rank|default|trainer)\d+)\]: ?")
 # matches: '> > '
 _QUOTE: Final = re.compile(r"(?:\s*(?:>|[│┃|](?=\s|$)))+ ?")
 # matches: 'root - ERROR - '
@@ -236,7 +236,11 @@ def _from_json(text: str, outer: str) -> tuple[str, list[str]] | None:
         return None
     if not isinstance(record, dict):
         return None
-    names = [str(record[key]) for key in _JSON_OUTER if isinstance(record.get(key), str | int)]
+    names = [
+        f"rank{record[key]}" if key == "rank" else str(record[key])
+        for key in _JSON_OUTER
+        if isinstance(record.get(key), str | int)
+    ]
     parts = [
         part
         for key, text in _strings(record, "", 0)
