@@ -57,9 +57,16 @@ def ranks_line(finding: Finding) -> str:
 
 def _named(ranks: Ranks, groups: Sequence[str]) -> str:
     named = [(group, getattr(ranks, group)) for group in groups]
-    groups_named = " ".join(f"{g}{value}" for g, value in named if value is not None)
-    node = f"node {ranks.node} " if ranks.node is not None and not groups_named else ""
-    return groups_named or f"{node}rank {ranks.rank or 0}"
+    told = " ".join(f"{g}{value}" for g, value in named if value is not None)
+    return told or _numbered(ranks)
+
+
+def _numbered(ranks: Ranks) -> str:
+    """`node 1 rank 0`, of a text that has no more; of a trace there is one rank then."""
+    if any(getattr(ranks, group) is not None for group in GROUPS):
+        return "rank 0"
+    node = f"node {ranks.node} " if ranks.node is not None else ""
+    return f"{node}rank {ranks.rank or 0}"
 
 
 def step_text(step: Step | None) -> str:
