@@ -23,6 +23,7 @@ from wstrace.pytest_marker import Marker, read_marker
 if TYPE_CHECKING:
     from wstrace.findings.analysed_run import AnalysedRun
     from wstrace.gate.judge import Judgement
+    from wstrace.trace.records import Header
 
 DEFAULT_FOLDER: Final = "wstrace-pytest"
 FIXTURE: Final = "wstrace_recorder"
@@ -47,15 +48,18 @@ class Recorder:
         return any(self.folder.glob("*.wst.jsonl"))
 
     def analysed(self, *, allow_unlocked: bool = False) -> AnalysedRun:
-        """The analysed trace so far. Raises WstraceError when it cannot be read."""
-        from wstrace.findings.analysed_run import load_run
+        """The analysed trace so far: an engine that still runs may go on. Raises WstraceError
+        when it cannot be read."""
+        from wstrace.findings.analysed_run import analyse
         from wstrace.recorder.install import current
+        from wstrace.trace.reader import load
 
         live = current()
         if live is not None:
             live.flush_counts()
-        run = self.run if self.attached else None
-        return load_run(self.folder, run, allow_unlocked=allow_unlocked)
+        trace = load(self.folder, self.run if self.attached else None)
+        trace.alive = frozenset(p.header.pid for p in trace.processes if _lives(p.header))
+        return analyse(trace, allow_unlocked=allow_unlocked)
 
     def judge(self) -> Judgement:
         """The gate's judgement by the test's marker (without one: by the default policy)."""
@@ -66,6 +70,17 @@ class Recorder:
         marker = self.marker or Marker()
         run = self.analysed(allow_unlocked=marker.allow_unlocked)
         return judge([run], marker.policy(), date.min)
+
+
+def _lives(header: Header) -> bool:
+    """Whether a process of this host runs, as far as a signal reaches it."""
+    if header.host != os.uname().nodename or header.pid <= 0:
+        return False
+    try:
+        os.kill(header.pid, 0)
+    except OSError:
+        return False
+    return True
 
 
 RECORDER: Final = pytest.StashKey[Recorder]()

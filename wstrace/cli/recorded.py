@@ -18,6 +18,7 @@ from wstrace.cli.launch import still_living
 from wstrace.errors import WstraceError
 from wstrace.trace.reader import RUN_FILE, RunFile, lost_tails, read_run
 from wstrace.trace.redact import redact_argv
+from wstrace.vllm.command_line import config_words
 
 LINGER_SECONDS: Final = 2.0  # vLLM's engine ends a moment after its server
 
@@ -71,6 +72,7 @@ def begin(
         on_growth=on_growth,
         reserve=reserve.name if reserve else None,
         versions=versions(),
+        config=redact_argv(config_words(cmd)),
     )
     try:
         _write(folder, started)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
+from wstrace.findings.ends import start_died
 from wstrace.findings.finding import Finding
-from wstrace.findings.rests_on import start_died
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Hook, Ranks
 from wstrace.vllm.methods import STREAMS

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from wstrace.findings.coverage import lost_hook
+from wstrace.findings.ends import before_a_worker
 from wstrace.findings.finding import Finding
 from wstrace.findings.kv_sizing import nothing_asked, why_unlocked
-from wstrace.findings.rests_on import before_a_worker
 from wstrace.runs.worker import Worker, real_steps
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Growth, Hook, Lock, PhaseChange, Record, Request
 from wstrace.units import plural
-from wstrace.vllm.command_line import option
+from wstrace.vllm.command_line import engines
 
 UNASKED: Final = "no request was served after warm-up"
 
@@ -73,18 +73,14 @@ def _idle(worker: Worker) -> bool:
 
 
 def lost_engines(ranks: list[Worker], trace: Trace) -> list[str]:
-    """Engines that the command promises: of a dense model no worker knows of the others.
-
-    With --data-parallel-rank a command starts one of them (vLLM 0.13.0 to 0.33.0).
-    """
-    command = trace.meta.command if trace.meta else []
-    told = option(command, "--data-parallel-size", "-dp") or ""
-    alone = option(command, "--data-parallel-rank", "-dpn") is not None
-    size = int(told) if told.isdecimal() and len(told) < 6 else 1
+    """Engines that the command starts: of a dense model no worker knows of the others."""
+    promised = engines(trace.meta.words if trace.meta else [])
     seen = {worker.ranks.dp or 0 for worker in ranks}
-    if alone or len(seen) >= size or any((w.world.dp or 1) >= size for w in ranks):
+    known = any((w.world.dp or 1) >= promised.everywhere for w in ranks)
+    if len(seen) >= promised.here or known:
         return []  # a world that the workers know is WS402's
-    return [f"{size - len(seen)} of {size} data-parallel engines left no trace"]
+    lost = promised.here - len(seen)
+    return [f"{lost} of {promised.here} data-parallel engines left no trace"]
 
 
 def _let_go(ranks: list[Worker], allow_unlocked: bool) -> list[str]:

@@ -6,31 +6,22 @@ escape could hide behind an end, `doubts` has the reason, and the run is inconcl
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, get_args
+from typing import Final
 
 from wstrace.errors import one_line
+from wstrace.findings import ends
+from wstrace.findings.ends import NO_CODE, NO_END, died_at, ended, start_died
 from wstrace.runs.worker import Worker, rank_name
 from wstrace.trace.reader import ProcessTrace, Trace
-from wstrace.trace.records import End, Failure, Note, Phase, PhaseChange
-from wstrace.trace.run_file import RunFile
+from wstrace.trace.records import End, Failure, Note, PhaseChange
 from wstrace.units import plural
 from wstrace.versions import release_of
+from wstrace.vllm.command_line import engines
 
 SHOWN: Final = 10
-STOPPED: Final = (130, 143)
-"""SIGINT and SIGTERM, by which a server is stopped in order. SIGKILL (137) lets nothing end."""
-NO_END: Final = "run.json has no end: the command still ran, or wstrace was killed"
-NO_CODE: Final = "run.json has no exit code: how the command ended is not known"
-MUCH_EARLIER: Final = 30 * 10**9
-"""Nanoseconds by which a worker's last record is too early beside its peers': a counter is
-written every second while the server steps, and the workers of an engine step together."""
-ORDER: Final[tuple[Phase, ...]] = tuple(
-    phase for phase in get_args(Phase) if phase not in ("unlocked", "sleep")
-)
-"""The phases of a worker in their order, but those amid serving (sleep, unlocked)."""
 BESIDE_THE_POINT: Final = frozenset(
     (
         "slicer",  # a formula: the request stands without it
@@ -43,22 +34,8 @@ BESIDE_THE_POINT: Final = frozenset(
         "shutdown",
     )
 )
-"""What the recorder may fail at without losing a request, a failure, a lock or a phase."""
-# an entry of run.json's `living`
-# vLLM 0.13.0 to 0.33.0: VLLM is envs.VLLM_PROCESS_NAME_PREFIX, the head of each process's
-# title
-# matches: 'pid 41 (VLLM::EngineCore)'
-_LIVING: Final = re.compile(r"pid (\d{1,10}) ")
-STARTS: Final[dict[Phase, str]] = {
-    "load": "loading",
-    "profile": "profiling",
-    "graph-estimate": "the graph estimate",
-    "kv-init": "making the KV cache",
-    "warmup": "warm-up",
-    "capture": "graph capture",
-    "post-lock-warmup": "warm-up",
-}
-"""The phases of a start, in words."""
+"""The pieces of the recorder that may fail without losing a request, a failure, a lock or a
+phase; what an unknown piece lost is unknown, so it counts. No other place decides it."""
 
 
 @dataclass(frozen=True)
@@ -111,21 +88,29 @@ class RestsOn:
 
 def rests_on(trace: Trace, workers: Sequence[Worker], outlived: int = 0) -> RestsOn:
     """What the verdict of a run rests on; `outlived`: escapes of which nothing died."""
-    names = {id(w.process): _name(w) for w in workers}
-    notes = [r.text for p in trace.processes for r in p.events if isinstance(r, Note)]
+    names = _names(workers)
+    notes = [r for p in trace.processes for r in p.events if isinstance(r, Note)]
     return RestsOn(
         processes=tuple(_process(p, names.get(id(p))) for p in trace.processes),
         command=_command(trace),
         release=_release(workers),
-        beyond=_beyond(workers, outlived),
-        recorder=tuple(dict.fromkeys(notes)),
+        beyond=_beyond(trace, outlived),
+        recorder=tuple(dict.fromkeys(note.text for note in notes)),
         doubts=tuple(dict.fromkeys([*trace.doubts, *_doubts(trace, workers, names, notes)])),
     )
 
 
-def _name(worker: Worker) -> str:
-    alone = f"rank {worker.ranks.rank or 0}"
-    return rank_name(worker.ranks, worker.world) or alone
+def _names(workers: Sequence[Worker]) -> dict[int, str]:
+    """By the id of each worker's process; two in one place are told apart by their pids."""
+    alone = [f"rank {worker.ranks.rank or 0}" for worker in workers]
+    names = [
+        rank_name(w.ranks, w.world) or other for w, other in zip(workers, alone, strict=True)
+    ]
+    several = Counter(names)
+    return {
+        id(worker.process): f"{name} (pid {worker.header.pid})" if several[name] > 1 else name
+        for worker, name in zip(workers, names, strict=True)
+    }
 
 
 def _process(process: ProcessTrace, name: str | None) -> Process:
@@ -159,18 +144,19 @@ def _command(trace: Trace) -> str:
         return NO_END
     if meta.exit_code is None:
         return NO_CODE
-    living = f"; of its processes lived on: {', '.join(meta.living[:8])}" if meta.living else ""
-    return f"the command ended with exit code {meta.exit_code}{living}"
+    told = f"the command ended with exit code {meta.exit_code}"
+    promised = engines(meta.words)
+    if promised.here < promised.everywhere:
+        others = f"{promised.everywhere - promised.here} of {promised.everywhere}"
+        told += f"; {others} data-parallel engines are of other commands, with traces of theirs"
+    if meta.living:
+        told += f"; of its processes lived on: {', '.join(meta.living[:8])}"
+    return told
 
 
-def ended(meta: RunFile) -> bool:
-    """Whether run.json says how its command ended."""
-    return meta.ended is not None or meta.exit_code is not None
-
-
-def _beyond(workers: Sequence[Worker], outlived: int) -> str:
+def _beyond(trace: Trace, outlived: int) -> str:
     """What the end of the run, or that it lived on, says of the rest."""
-    step = died_at(workers)
+    step = died_at(trace.processes)
     if step is not None:
         return f"the run died at step {step}; sites behind it were not seen"
     return f"it survived {plural(outlived, 'escape')} (grow)" if outlived else ""
@@ -182,114 +168,14 @@ def _release(workers: Sequence[Worker]) -> str:
     return ", ".join(release_of(text).taken_for or f"vLLM {text}" for text in texts)
 
 
-def start_died(process: ProcessTrace) -> str:
-    """`warm-up ended with ImportError: ...` of a worker whose start raised; else empty."""
-    phase: Phase = "init"
-    told = ""
-    for change in process.events:
-        if not isinstance(change, PhaseChange):
-            continue
-        if change.phase == "serving":
-            told = ""
-        elif change.error and phase in STARTS:
-            told = f"{STARTS[phase]} ended with {one_line(change.error)}"
-        phase = change.phase
-    return told
-
-
 def _doubts(
-    trace: Trace, workers: Sequence[Worker], names: dict[int, str], notes: Sequence[str]
+    trace: Trace, workers: Sequence[Worker], names: ends.Names, notes: Sequence[Note]
 ) -> Iterator[str]:
-    if workers and (code := failed(trace)) is not None:
-        yield f"the command ended with exit code {code}: what happened at its end was not seen"
-    yield from filter(None, (_torn(p, names.get(id(p))) for p in trace.processes))
-    yield from _endless(trace, workers, names)
-    if trace.meta is not None and ended(trace.meta) and trace.meta.exit_code is None:
-        yield NO_CODE
-    yield from _vanished(workers, names)
-    yield from _stopped_early(workers, names)
+    yield from ends.doubts(trace, workers, names)
     yield from _memory_outside(trace)
-    yield from _lived_on(trace, workers, names)
     for note in notes:
-        if _concerns(note):
-            yield f"the recorder failed where a request or a lock may be lost ({note})"
-
-
-def _endless(trace: Trace, workers: Sequence[Worker], names: dict[int, str]) -> Iterator[str]:
-    """A run.json without an end, where a worker may have gone on after its last record."""
-    if trace.meta is None or ended(trace.meta):
-        return
-    open_ = [names[id(w.process)] for w in workers if not w.ended and not _shut_down(w)]
-    if open_:
-        named = ", ".join(open_[:8]) + (" ..." if len(open_) > 8 else "")
-        yield f"{NO_END}: what {named} did after its last record was not seen"
-
-
-def _shut_down(worker: Worker) -> bool:
-    """Whether its last phase is shutdown: an engine may end it before it writes its end."""
-    return bool(worker.phases) and worker.phases[-1].phase == "shutdown"
-
-
-def _torn(process: ProcessTrace, worker: str | None) -> str:
-    """What a cut line of a worker's file means; the recorder's last word is the trace's."""
-    if process.cut and worker:
-        return (
-            f"the last record of {worker} is cut: what came after it is lost, "
-            "and may have been a refusal"
-        )
-    return ""
-
-
-def _lived_on(trace: Trace, workers: Sequence[Worker], names: dict[int, str]) -> Iterator[str]:
-    """Workers that went on after the command: the trace may not be whole yet."""
-    living = trace.meta.living if trace.meta else []
-    pids = {int(found[1]) for text in living if (found := _LIVING.match(text))}
-    left = [names[id(w.process)] for w in workers if w.header.pid in pids and not w.ended]
-    if left:
-        named = ", ".join(left[:8])
-        yield f"{named} lived on after the command: what came then may not be in this trace"
-
-
-def failed(trace: Trace) -> int | None:
-    """The exit code of a command that did not end in order; None where it did."""
-    code = trace.meta.exit_code if trace.meta else None
-    return None if code in (None, 0, *STOPPED) else code
-
-
-def _vanished(workers: Sequence[Worker], names: dict[int, str]) -> Iterator[str]:
-    """Workers end together: where one wrote its end and another did not, that one was lost."""
-    whole = [w for w in workers if w.ended]
-    lost = [w for w in workers if not w.ended and not w.process.cut]
-    lost = [w for w in lost if not w.header.parent]  # a forked child may end without a word
-    if whole and lost:
-        named = ", ".join(names[id(w.process)] for w in lost[:8])
-        yield f"{named} wrote no end, where {plural(len(whole), 'other worker')} did"
-
-
-def _stopped_early(workers: Sequence[Worker], names: dict[int, str]) -> Iterator[str]:
-    """Workers whose files stop in an earlier phase than their peers', or much earlier in time.
-
-    Only of one engine (a data-parallel rank) and without a refusal, which tells its own end.
-    """
-    for worker in workers:
-        if worker.ended or worker.process.cut or worker.header.parent or worker.failures:
-            continue
-        peers = [w for w in workers if w is not worker and w.ranks.dp == worker.ranks.dp]
-        peers = [w for w in peers if not w.header.parent]
-        name, last = names[id(worker.process)], _last_phase(worker)
-        reached = max(map(_last_phase, peers), default=last)
-        newest = max((w.process.last_ns for w in peers), default=0)
-        if last < reached:
-            yield f"{name} ends in {ORDER[last]}, where its peers went on to {ORDER[reached]}"
-        elif not _shut_down(worker) and newest - worker.process.last_ns > MUCH_EARLIER:
-            early = (newest - worker.process.last_ns) / 1e9
-            yield f"{name} ends {early:,.0f} s before its peers"
-
-
-def _last_phase(worker: Worker) -> int:
-    """The place in ORDER of its last phase; amid serving where ORDER does not have it."""
-    last = worker.phases[-1].phase if worker.phases else "init"
-    return ORDER.index(last) if last in ORDER else ORDER.index("serving")
+        if note.failed_piece and note.failed_piece not in BESIDE_THE_POINT:
+            yield f"the recorder failed where a request or a lock may be lost ({note.text})"
 
 
 def _memory_outside(trace: Trace) -> Iterator[str]:
@@ -298,27 +184,3 @@ def _memory_outside(trace: Trace) -> Iterator[str]:
         for record in process.events if process.worker is None else ():
             if isinstance(record, Failure) and record.kind == "memory":
                 yield f"vLLM ran out of memory for a request for workspace in {record.phase}"
-
-
-def _concerns(note: str) -> bool:
-    """Whether a note of the recorder is of an error that may have cost evidence.
-
-    A sample of what it matches: `recorder: request: KeyError: 'x'`; what an unknown piece
-    lost is unknown, so it counts.
-    """
-    who, _, rest = note.partition(": ")
-    return who == "recorder" and rest.partition(": ")[0] not in BESIDE_THE_POINT
-
-
-def died_at(workers: Iterable[Worker]) -> int | None:
-    """The step of the first refusal that nothing survived; None where the run lived on."""
-    fatal = [f for w in workers for f in w.failures if not f.survived]
-    return min((f.step.index if f.step else 0 for f in fatal), default=None)
-
-
-def before_a_worker(trace: Trace) -> str:
-    """Why no worker left a trace, where the command's end tells it; else empty."""
-    code = failed(trace)
-    if code is None:
-        return ""
-    return f"the command ended with exit code {code} before a worker started"

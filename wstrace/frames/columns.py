@@ -119,6 +119,7 @@ SITES: Final[tuple[Column, ...]] = (
     Column("requests", "int64", "requests recorded: those that were new in some way"),
     Column("ranks", "int64", "ranks that asked here"),
     Column("layers", "int64", "layers seen asking here"),
+    Column("replayed", "bool", "captured, not seen in serving: unknown, as in a replay"),
 )
 
 STEPS: Final[tuple[Column, ...]] = (

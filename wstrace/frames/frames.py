@@ -171,6 +171,7 @@ def _site_row(site: RunSite) -> Row:
         "requests": sum(len(use.seen) for _, use in site.uses),
         "ranks": len(site.ranks),
         "layers": len(site.layers),
+        "replayed": site.replayed,
     }
 
 

@@ -13,13 +13,13 @@ from typing import Final, Literal
 
 from wstrace.amounts import Amount
 from wstrace.findings.analysed_run import AnalysedRun, Verdict
+from wstrace.findings.ends import died_at
 from wstrace.findings.finding import Finding
-from wstrace.findings.rests_on import died_at
 from wstrace.gate.baseline import Baseline, Entry, entry_for
 from wstrace.gate.limits import Limits, Violation, missing_ranks, unmatched, violations
 from wstrace.gate.place import Place, place_of, size_of
 from wstrace.gate.selection import Selection
-from wstrace.runs.exercised import Minimum, Reach, reach_of, served, shortfalls
+from wstrace.runs.exercised import Minimum, Reach, reach_of, shortfalls
 
 Status = Literal["new", "grown", "expired", "accepted", "ignored"]
 FAILING: Final[frozenset[Status]] = frozenset(("new", "grown", "expired"))
@@ -135,7 +135,7 @@ def _judge_run(run: AnalysedRun, policy: Policy, today: date) -> RunJudgement:
 
 def _behind(run: AnalysedRun, findings: Iterable[Judged]) -> Iterable[str]:
     """What a refusal that killed the server, and does not fail, keeps from being seen."""
-    step = died_at(run.workers)
+    step = died_at(run.trace.processes)
     if step is not None and any(judged.status == "accepted" for judged in findings):
         yield (
             f"the run died at step {step} of a refusal that the baseline accepts: sites behind "
@@ -178,7 +178,7 @@ def _gone(
     runs = tuple(runs)
     seen = {judged.place for run in runs for judged in run.findings}
     left = [entry for place, entry in sorted(baseline.items()) if place not in seen]
-    exercised = {str(s.key) for run in runs for s in run.analysed.sites if served(s)}
+    exercised = {str(s.key) for run in runs for s in run.analysed.sites if s.served}
     shown = all(not run.reasons for run in runs)
     fixed = [e for e in left if (e.site in exercised if e.site else shown)]
     return tuple(fixed), tuple(e for e in left if e not in fixed)

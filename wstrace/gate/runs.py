@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wstrace.findings.analysed_run import AnalysedRun, analyse
-from wstrace.findings.rests_on import ended, failed
+from wstrace.findings.ends import ended, failed
 from wstrace.trace.reader import Progress, RunFile, Trace, load
 from wstrace.triage.log_run import is_log, log_run
 

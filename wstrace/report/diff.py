@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Console
 
 from wstrace.findings.analysed_run import AnalysedRun
-from wstrace.report.finding_text import slot_text
+from wstrace.report.finding_text import REPLAYED, slot_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.compare import compare
@@ -55,7 +55,7 @@ def phase_rows(run: AnalysedRun) -> list[Row]:
 def _verdict(site: RunSite) -> str:
     if site.outcome == "latent":
         return "masked" if site.warmup_bytes else "masked, never asked in warm-up"
-    return CHANGES.get(site.outcome, "warmed")
+    return CHANGES.get(site.outcome, REPLAYED if site.replayed else "warmed")
 
 
 def run_rows(a: AnalysedRun, b: AnalysedRun) -> list[Row]:

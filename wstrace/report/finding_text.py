@@ -13,6 +13,7 @@ from wstrace.findings.finding import UNNUMBERED, Finding, FromLog, Sibling
 from wstrace.report.pages import page_url
 from wstrace.report.safe import clean
 from wstrace.report.verdict import why
+from wstrace.runs.run import RunSite
 from wstrace.runs.worker import rank_name
 from wstrace.trace.records import Ranks, ScheduledRequest, Slot, Step
 from wstrace.triage.diagnose.advice import is_older
@@ -26,6 +27,15 @@ MAX_WAYS = 8
 
 
 GROUPS = ("dp", "pp", "tp", "ep")
+REPLAYED = "unknown (replayed)"
+"""What every output says of serving, of a site whose requests stand in captured graphs."""
+
+
+def serving_text(site: RunSite) -> str:
+    """What a site asked from the lock on; REPLAYED where that cannot be known."""
+    if site.serving_bytes:
+        return human(site.serving_bytes)
+    return REPLAYED if site.replayed else "-"
 
 
 def slot_text(slot: Slot | None) -> str:

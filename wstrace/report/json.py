@@ -76,6 +76,7 @@ def site_json(site: RunSite) -> dict[str, Any]:
         "arena_bytes": site.arena_bytes,
         "bound": bound_json(site.bound),
         "outcome": site.outcome,
+        "replayed": site.replayed,
         "statements": provenance.statements if provenance else [],
         "stopped": provenance.stopped if provenance else None,
     }

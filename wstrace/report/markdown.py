@@ -6,7 +6,7 @@ import shlex
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
-from wstrace.report.finding_text import evidence, sizes
+from wstrace.report.finding_text import evidence, serving_text, sizes
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
@@ -93,7 +93,7 @@ def _sites(run: AnalysedRun) -> list[str]:
         cells = (
             _code(site.caller or str(site.key)).replace("|", "\\|"),
             human(site.warmup_bytes),
-            human(site.serving_bytes),
+            serving_text(site),
             human(site.arena_bytes),
             human(site.bound.bytes),
             site.bound.grade,

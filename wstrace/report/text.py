@@ -11,7 +11,7 @@ from rich.text import Text
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
-from wstrace.report.finding_text import MAX_WAYS, evidence, slot_text, way_text
+from wstrace.report.finding_text import MAX_WAYS, evidence, serving_text, slot_text, way_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
@@ -111,7 +111,7 @@ def _cells(site: RunSite) -> tuple[str, str, str, str, str, str]:
     return (
         f"{name} ({where})" if where else name,
         human(site.warmup_bytes) if site.warmup_bytes else "-",
-        human(site.serving_bytes) if site.serving_bytes else "-",
+        serving_text(site),
         human(site.arena_bytes),
         human(site.bound.bytes),
         site.bound.grade,

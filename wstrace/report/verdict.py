@@ -7,16 +7,15 @@ from pathlib import Path
 from wstrace.bounds.bound import Bound
 from wstrace.errors import ended
 from wstrace.findings.analysed_run import AnalysedRun
+from wstrace.findings.ends import died_at, failed, start_died
 from wstrace.findings.finding import Finding
 from wstrace.findings.inconclusive import UNASKED, lost_engines, served_unlocked
-from wstrace.findings.rests_on import died_at, failed, start_died
 from wstrace.report.safe import clean
 from wstrace.units import exact, human, plural
+from wstrace.vllm.command_line import serves
 
 AGAIN = "wstrace run --on-growth grow -- YOUR COMMAND"
 FIX = "wstrace fix -- YOUR COMMAND"
-# vLLM 0.13.0 to 0.33.0: `vllm serve`, `python -m vllm.entrypoints.openai.api_server`
-SERVERS = frozenset(("serve", "vllm.entrypoints.openai.api_server"))
 MAX_LINES = 12
 WIDTH = 100
 
@@ -111,7 +110,8 @@ def next_commands(run: AnalysedRun, trace: str) -> list[str]:
     a server that dies of one site does not hide the others; of a server `fix` does that and
     all that follows. What stands in brackets behind three blanks is no part of the command.
     """
-    again = FIX if _serves(run) else AGAIN
+    meta = run.trace.meta
+    again = FIX if meta is not None and serves(meta.words) else AGAIN
     reserve = f"wstrace reserve {trace} -o reserve.yaml"
     code = failed(run.trace)
     told = to_mend(run)
@@ -130,17 +130,11 @@ def next_commands(run: AnalysedRun, trace: str) -> list[str]:
     return lines or _inconclusive_next(run, trace, again)
 
 
-def _serves(run: AnalysedRun) -> bool:
-    """Whether the command is a server's, as run.json has it."""
-    command = run.trace.meta.command if run.trace.meta else []
-    return any(word in SERVERS for word in command)
-
-
 def _hides_sites(run: AnalysedRun) -> bool:
     """Whether sites may stand behind this run's end: with grow only where it found nothing."""
     if any(worker.header.on_growth == "grow" for worker in run.workers):
         return bool(run.rests_on.doubts) and not run.escapes
-    return died_at(run.workers) is not None or bool(run.rests_on.doubts)
+    return died_at(run.trace.processes) is not None or bool(run.rests_on.doubts)
 
 
 def to_mend(run: AnalysedRun) -> list[Finding]:
@@ -166,7 +160,7 @@ def _inconclusive_next(run: AnalysedRun, trace: str, again: str) -> list[str]:
     if UNASKED in run.inconclusive:
         asked = "it asks" if again == FIX else "and meanwhile wstrace exercise --url URL"
         return [f"{again}   ({asked})"]
-    if run.rests_on.doubts or died_at(run.workers) is not None:
+    if run.rests_on.doubts or died_at(run.trace.processes) is not None:
         return [f"{again}   (this trace does not show how the run went on)"]
     if run.inconclusive and all(w.served and not w.locks and w.sites for w in run.workers):
         return [f"wstrace gate {trace} --allow-unlocked   (the reserve covers what can grow)"]

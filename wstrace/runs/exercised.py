@@ -129,16 +129,8 @@ def _site(summary: RunSite) -> SiteReach:
         grade=summary.bound.grade,
         most=summary.largest,
         bound=summary.bound.bytes,
-        in_serving=served(summary),
-        captured=any(a.capturing for _, use in summary.uses for a in use.asks),
-    )
-
-
-def served(summary: RunSite) -> bool:
-    """True when a request of the site was seen in serving."""
-    return any(
-        use.calls.get("serving") or any(a.phase == "serving" for a in use.asks)
-        for _, use in summary.uses
+        in_serving=summary.served,
+        captured=summary.captured,
     )
 
 

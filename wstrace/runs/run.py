@@ -68,6 +68,25 @@ class RunSite:
         return sum(sum(use.calls.values()) for _, use in self.uses)
 
     @property
+    def served(self) -> bool:
+        """Whether a request of it was seen in serving."""
+        return any(
+            use.calls.get("serving") or any(a.phase == "serving" for a in use.asks)
+            for _, use in self.uses
+        )
+
+    @cached_property
+    def captured(self) -> bool:
+        """Whether it asked while a graph that serves was captured: a replay runs no Python."""
+        asks = (ask for _, use in self.uses for ask in use.asks)
+        return any(ask.capturing and ask.phase != "graph-estimate" for ask in asks)
+
+    @property
+    def replayed(self) -> bool:
+        """Whether serving may have reached it unseen, by replays of a graph."""
+        return self.captured and not self.served
+
+    @property
     def ranks(self) -> list[Ranks]:
         """The ranks that asked here."""
         return [worker.ranks for worker, _ in self.uses]

@@ -251,6 +251,11 @@ class Worker:
         """True when the worker reached serving."""
         return any(change.phase == "serving" for change in self.phases)
 
+    @property
+    def shut_down(self) -> bool:
+        """True when its last phase is shutdown."""
+        return bool(self.phases) and self.phases[-1].phase == "shutdown"
+
     def arena(self, slot: Slot) -> int:
         """Arena bytes of a slot at the end of warm-up: at the last lock, else when serving
         began."""

@@ -69,7 +69,8 @@ class ProcessTrace:
 class Trace:
     """One run: its processes, run.json where there is one, and what the reader has to say.
 
-    `doubts` are what keeps the trace from showing that its run was clean.
+    `doubts` are what keeps the trace from showing that its run was clean. `alive` are the pids
+    of processes that are known to run: what they did so far is whole.
     """
 
     path: Path
@@ -78,6 +79,7 @@ class Trace:
     meta: RunFile | None = None
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    alive: frozenset[int] = frozenset()
 
 
 def load(path: Path, run: str | None = None, progress: Progress | None = None) -> Trace:

@@ -427,9 +427,17 @@ class NearLimit(Record, tag="near", kw_only=True, gc=False):
 
 
 class Note(Record, tag="note", kw_only=True, gc=False):
-    """Something the recorder wants a reader to know (an error of its own, a stand-down)."""
+    """Something the recorder wants a reader to know. `piece`: of an error of its own, the piece
+    of the recorder that failed."""
 
     text: str
+    piece: str = ""
+
+    @property
+    def failed_piece(self) -> str:
+        """`piece`; an older trace has it in the text only, `recorder: PIECE: ERROR`."""
+        who, _, rest = self.text.partition(": ")
+        return self.piece or (rest.partition(": ")[0] if who == "recorder" else "")
 
 
 class End(Record, tag="end", kw_only=True, gc=False):

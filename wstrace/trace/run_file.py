@@ -12,6 +12,7 @@ import msgspec
 
 from wstrace.errors import WstraceError
 from wstrace.trace.cleaning import cleaned
+from wstrace.vllm.command_line import with_config
 
 RUN_FILE: Final = "run.json"
 _LARGEST: Final = 1 << 20
@@ -20,9 +21,9 @@ _LARGEST: Final = 1 << 20
 class RunFile(msgspec.Struct, omit_defaults=True):
     """run.json: what `wstrace run` started, and how it ended.
 
-    `living` names processes of the command that still lived when it had ended. `lost`: what
-    the trace files said then of records that they lack, so that a file that goes does not
-    take it along.
+    `config` has the options of the command's own `--config FILE`, as words. `living` names
+    processes of the command that still lived when it had ended. `lost`: what the trace files
+    said then of records that they lack, so that a file that goes does not take it along.
     """
 
     run: str
@@ -36,6 +37,12 @@ class RunFile(msgspec.Struct, omit_defaults=True):
     versions: dict[str, str] = {}
     living: list[str] = []
     lost: list[str] = []
+    config: list[str] = []
+
+    @property
+    def words(self) -> list[str]:
+        """The command's words and those of its config file, as vLLM takes them."""
+        return with_config(self.command, self.config)
 
     @property
     def started_ns(self) -> int:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from tests.unit.export.test_command import RUN, write_trace
 from tests.unit.report_html import runs
-from wstrace.cli.watch.screen import picture
-from wstrace.cli.watch.state import RunState
+from wstrace.cli.app import app, register_commands
+from wstrace.cli.watch.screen import picture, status
+from wstrace.cli.watch.state import ProcessState, RunState
 from wstrace.cli.watch.tail import FileTail, FolderTail, read_meta
 from wstrace.trace.records import Header, Lock, NearLimit, PhaseChange, Slot
+from wstrace.trace.run_file import RunFile
 
 
 def _whole(tmp_path: Path) -> tuple[bytes, int]:
@@ -121,3 +125,36 @@ def test_a_site_that_comes_near_its_limit_is_an_event() -> None:
     assert state.news(0, "") == [
         "?: near its limit: attn.py:prefill needs 1.56 KiB of 1.74 KiB"
     ]
+
+
+def _ended(meta: RunFile | None, *processes: ProcessState) -> str:
+    return status(RUN, meta, processes)
+
+
+def test_the_title_says_how_far_the_run_is(tmp_path: Path) -> None:
+    """By run.json where it has an end, else by the workers' own last words."""
+    (serving,) = _state(tmp_path).of_run(RUN)
+    shut = replace(serving, phase="shutdown")
+    over, died = replace(shut, ended=True), replace(serving, refused=1)
+    going = RunFile(RUN, ["vllm"], "", "0.1.0")
+    done = msgspec.structs.replace(going, ended="later", exit_code=0)
+    other = msgspec.structs.replace(done, run="other")
+    assert status(None, None, []) == "no process yet"
+    for meta in (going, other, None):
+        assert _ended(meta, serving, serving) == "running"
+        assert _ended(meta, shut, serving) == "shutting down"
+        assert _ended(meta, over, shut) == "shutting down"
+        assert _ended(meta, over, over) == "ended"
+        assert _ended(meta, shut, died) == "engine died"
+    assert _ended(done, serving) == "ended, exit code 0"
+    assert _ended(msgspec.structs.replace(done, exit_code=None), serving).endswith("unknown")
+
+
+def test_an_earlier_run_of_the_folder_has_its_own_end(tmp_path: Path) -> None:
+    write_trace(tmp_path, runs.grown())
+    for name, run, code in (("run.json", "newer", 1), (f"run.{RUN}.json", RUN, 0)):
+        ended = RunFile(run, ["vllm"], "", "0.1.0", ended="later", exit_code=code)
+        (tmp_path / name).write_bytes(msgspec.json.encode(ended))
+    register_commands()
+    shown = CliRunner().invoke(app, ["watch", "--once", "--run", RUN, str(tmp_path)]).output
+    assert f"{RUN} · ended, exit code 0" in shown

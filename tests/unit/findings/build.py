@@ -27,6 +27,7 @@ from wstrace.trace.records import (
     Step,
     WorkerInit,
 )
+from wstrace.trace.run_file import RunFile
 
 LIMITS: dict[str, Limit] = {
     "model": "tiny",
@@ -173,5 +174,7 @@ def process(
 
 
 def session(*processes: ProcessTrace, allow_unlocked: bool = False) -> AnalysedRun:
-    """The analysed run of these workers."""
-    return analyse(Trace(Path("trace"), "run1", list(processes)), allow_unlocked=allow_unlocked)
+    """The analysed run of these workers, under a script that ended in order."""
+    meta = RunFile("run1", ["python", "ask.py"], "", "0.1.0", ended="later", exit_code=0)
+    trace = Trace(Path("trace"), "run1", list(processes), meta)
+    return analyse(trace, allow_unlocked=allow_unlocked)

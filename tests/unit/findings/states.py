@@ -32,6 +32,7 @@ from wstrace.trace.records import (
     Record,
     ReserveEvent,
     Slot,
+    Step,
 )
 from wstrace.trace.run_file import RunFile
 
@@ -52,8 +53,9 @@ def with_exit(run: AnalysedRun, code: int | None) -> AnalysedRun:
     return analyse(Trace(run.trace.path, "run1", run.trace.processes, meta))
 
 
-def noted(text: str) -> AnalysedRun:
-    return session(process(*CLEAN, Note(text=text)))
+def noted(text: str, piece: str = "") -> AnalysedRun:
+    """A note of the recorder; without `piece` as an older one wrote it."""
+    return session(process(*CLEAN, Note(text=text, piece=piece)))
 
 
 def cut_before_the_refusal(folder: Path) -> AnalysedRun:
@@ -140,6 +142,11 @@ def without_an_end(*last: Record) -> AnalysedRun:
     return analyse(Trace(Path("t"), "run1", [process(*CLEAN, *last)], meta))
 
 
+def without_run_json(*last: Record) -> AnalysedRun:
+    """Recorded by the environment alone, without `wstrace run`."""
+    return analyse(Trace(Path("t"), "run1", [process(*CLEAN, *last)]))
+
+
 def never_attached() -> AnalysedRun:
     return with_exit(analyse(Trace(Path("t"), "r", [], None)), 0)
 
@@ -181,6 +188,26 @@ def one_stops_at(last: int, *peer: Record) -> AnalysedRun:
     return with_exit(session(other, process(*CLEAN[:last], ranks=Ranks(tp=1, rank=1))), 0)
 
 
+def one_falls_behind() -> AnalysedRun:
+    """tp1's counters stop at step 40; three seconds later tp0 wrote those of step 400."""
+    return one_stops_at(len(CLEAN), Counts(ns=3 * 10**9, step=400, steps_real=399))
+
+
+def one_lacks_a_request() -> AnalysedRun:
+    """tp0 asked for more in step 50, and tp1, which runs the same layers, ends before it."""
+    return one_stops_at(
+        len(CLEAN), ask(MOE, 1 << 19, "serving", 1 << 20, step=Step(index=50, num_reqs=1))
+    )
+
+
+def started_anew() -> AnalysedRun:
+    """A worker that was killed, and another in its place that ended in order."""
+    first, second = process(*CLEAN), process(*CLEAN, PhaseChange(phase="shutdown"))
+    first.header.pid, second.header.pid = 41, 42
+    second.header.wall_ns = 9 * 10**9
+    return with_exit(session(first, second), 0)
+
+
 def stops_long_before() -> AnalysedRun:
     return one_stops_at(len(CLEAN), Counts(ns=31 * 10**9, step=40, steps_real=39))
 
@@ -220,7 +247,8 @@ STATES = {
     "failed": State(lambda _: with_exit(session(process(*CLEAN)), 1), "ended with exit code 1"),
     "torn": State(cut_before_the_refusal, "is cut: what came after it is lost"),
     "request lost": State(
-        lambda _: noted("recorder: request: RuntimeError: x"), "a request or a lock may be lost"
+        lambda _: noted("recorder: request: RuntimeError: x", "request"),
+        "a request or a lock may be lost",
     ),
     "failure lost": State(
         lambda _: noted("recorder: failure: KeyError: 1"), "a request or a lock may be lost"
@@ -290,6 +318,22 @@ STATES = {
         "1 of 2 data-parallel engines left no trace",
     ),
     "no end": State(lambda _: without_an_end(), "run.json has no end: the command still ran"),
+    "no run.json": State(
+        lambda _: without_run_json(),
+        "no run.json says how this run ended: what rank 0 did after its last record",
+    ),
+    "a rank falls behind": State(
+        lambda _: one_falls_behind(),
+        "tp1 ends at step 40, where its peers went on to step 400",
+    ),
+    "a rank lacks a request": State(
+        lambda _: one_lacks_a_request(),
+        "tp1 ends at step 40, where its peers went on to step 50",
+    ),
+    "started anew": State(
+        lambda _: started_anew(),
+        "rank 0 (pid 41) wrote no end before another process took its place",
+    ),
     "no exit code": State(
         lambda _: with_exit(session(process(*CLEAN, End())), None), "run.json has no exit code"
     ),

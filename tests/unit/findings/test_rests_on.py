@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from datetime import date
 from html import unescape
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from tests.unit.findings.build import (
+    CONTINUATION,
     MOE,
     ask,
     continuation,
@@ -28,15 +31,18 @@ from tests.unit.findings.states import (
     failure,
     noted,
     one_engine_of,
+    one_stops_at,
     start_raised,
     with_exit,
     without_an_end,
+    without_run_json,
     written,
 )
 from wstrace.cli.app import app, register_commands
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun, analyse, load_run
-from wstrace.findings.rests_on import failed
+from wstrace.findings.ends import failed
+from wstrace.findings.rests_on import BESIDE_THE_POINT
 from wstrace.gate.judge import Judgement, Policy, judge
 from wstrace.gate.selection import parse_selection
 from wstrace.pytest_plugin import Recorder, _failure
@@ -55,6 +61,7 @@ from wstrace.trace.records import (
     Ranks,
     Record,
     Slot,
+    Step,
 )
 
 
@@ -156,15 +163,33 @@ def test_a_site_that_escaped_on_one_rank_is_not_foretold_on_another() -> None:
     assert ("WS107" in alone, "WS107" in both, "WS102" in both) == (True, False, True)
 
 
-@pytest.mark.parametrize("what", ["slicer", "step", "counts", "views"])
-def test_what_the_recorder_missed_beside_the_point_is_said_and_stays_clean(what: str) -> None:
-    run = noted(f"recorder: {what}: ValueError: x")
+@pytest.mark.parametrize("what", sorted(BESIDE_THE_POINT))
+@pytest.mark.parametrize("older", [False, True])
+def test_what_the_recorder_missed_beside_the_point_is_said_and_stays_clean(
+    what: str, older: bool
+) -> None:
+    run = noted(f"recorder: {what}: ValueError: x", "" if older else what)
     assert run.verdict() == "clean"
     assert f"the recorder noted: recorder: {what}: ValueError: x" in run.rests_on.lines()
 
 
-def test_a_piece_of_the_recorder_that_is_not_known_counts() -> None:
+def test_which_notes_matter_follows_from_their_field_alone() -> None:
     assert noted("recorder: something new: ValueError: x").verdict() == "inconclusive"
+    assert noted("recorder: views: ValueError: x", "request").verdict() == "inconclusive"
+    assert noted("recorder: request: ValueError: x", "views").verdict() == "clean"
+    assert noted("the clock of this host was set").verdict() == "clean"
+
+
+def test_each_piece_that_may_fail_is_one_of_the_recorders() -> None:
+    """A name that no call has would let nothing pass, and hide a renamed one."""
+    calls = [
+        node
+        for path in (SAMPLES.parent / "wstrace" / "recorder").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    ]
+    named = {a.value for call in calls for a in call.args[:2] if isinstance(a, ast.Constant)}
+    assert set(BESIDE_THE_POINT) - named == set()
 
 
 @pytest.mark.parametrize(
@@ -190,9 +215,66 @@ def test_a_run_json_without_an_end_hides_nothing_behind_a_shutdown(
 
 
 @pytest.mark.parametrize(
+    ("last", "verdict"),
+    [
+        ((), "inconclusive"),
+        ((PhaseChange(phase="sleep"),), "inconclusive"),
+        ((PhaseChange(phase="shutdown"),), "clean"),
+        ((End(),), "clean"),
+    ],
+)
+def test_without_run_json_a_workers_own_last_word_decides(
+    last: tuple[Record, ...], verdict: str
+) -> None:
+    assert without_run_json(*last).verdict() == verdict
+
+
+def test_a_worker_that_is_known_to_run_hides_nothing() -> None:
+    run = without_run_json()
+    run.trace.processes[0].header.pid = 41
+    run.trace.alive = frozenset([41])
+    assert analyse(run.trace).verdict() == "clean"
+
+
+@pytest.mark.parametrize(
+    ("peer", "verdict"),
+    [
+        (Counts(ns=10**9, step=400, steps_real=399), "clean"),  # a counter's second
+        (Counts(ns=3 * 10**9, step=40, steps_real=39), "clean"),  # the same step, later
+        (ask(MOE, 1 << 19, "serving", 1 << 20, step=Step(index=40)), "clean"),
+        (ask(CONTINUATION, 1 << 19, "serving", 1 << 20, step=Step(index=50)), "clean"),
+        (ask(MOE, 1 << 19, "serving", 1 << 20, step=Step(index=41)), "inconclusive"),
+    ],
+)
+def test_what_a_killed_worker_may_not_have_written_is_no_falling_behind(
+    peer: Record, verdict: str
+) -> None:
+    """A second of counters; what only the other rank asks for; never a new size."""
+    assert one_stops_at(len(CLEAN), peer).verdict() == verdict
+
+
+def test_times_of_two_hosts_are_compared_by_their_wall_clocks() -> None:
+    """Each host counts its monotonic time from its own boot."""
+    booted, run = 10**15, one_stops_at(len(CLEAN))
+    other = run.trace.processes[0]
+    other.header.ns = booted
+    other.records[:] = [msgspec.structs.replace(r, ns=booted) for r in other.records]
+    assert analyse(run.trace).verdict() == "clean"
+
+
+@pytest.mark.parametrize(
     ("options", "verdict"),
     [
         (("--data-parallel-size=2",), "inconclusive"),
+        (("-dp=2",), "inconclusive"),
+        (("-dp", "4", "-dpl", "2"), "inconclusive"),
+        (("-dp", "4", "-dpl", "1"), "clean"),
+        (("-dp", "4", "--data_parallel_size_local=1", "--headless"), "clean"),
+        (("-dp", "4", "-dpl", "1", "-dpb", "ray"), "inconclusive"),
+        (("-dp", "4", "--nnodes", "4"), "clean"),
+        (("-dp", "4", "--nnodes", "2"), "inconclusive"),
+        (("-dp", "4", "--data-parallel-external-lb"), "clean"),
+        (("-dp", "4", "-dpe", "--no-data-parallel-external-lb"), "inconclusive"),
         (("-dp", "4"), "inconclusive"),
         (("-dp2",), "inconclusive"),
         (("--data_parallel_size", "2", "--data-parallel-rank", "0"), "clean"),

@@ -227,7 +227,7 @@ def test_of_two_hosts_of_a_run_the_worse_end_counts(
 ) -> None:
     folders = []
     for number, code in enumerate(ends):
-        folder = traces.clean(tmp_path / f"host{number}", run="r1")
+        folder = traces.clean(tmp_path / f"host{number}", run="r1", over=False)
         (file,) = folder.glob("*.wst.jsonl")
         file.rename(folder / f"r1.host{number}.wst.jsonl")
         meta = {"run": "r1", "command": [], "started": "", "wstrace": "0.1.0"}

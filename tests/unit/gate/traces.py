@@ -14,6 +14,7 @@ from wstrace.trace.records import (
     Capture,
     Count,
     Counts,
+    End,
     Growth,
     Header,
     Leaf,
@@ -126,19 +127,22 @@ def counts(**changes: Any) -> Counts:
 
 @dataclass
 class Run:
-    """Where a run's files go, and what its workers have in common."""
+    """Where a run's files go, and what its workers have in common; `over`: they ended in
+    order."""
 
     folder: Path
     run: str = "20260516T101500Z-1a2b3c4d"
     world: Ranks = field(default_factory=lambda: Ranks(dp=1, tp=1, pp=1))
     limits: dict[str, Any] = field(default_factory=lambda: dict(LIMITS))
+    over: bool = True
 
     def worker(self, *records: Record, rank: int = 0, host: str = "node0") -> Path:
         """The file of the worker of TP rank `rank`, with both sites."""
         worker = WorkerInit(
             ranks=Ranks(dp=0, tp=rank, pp=0, rank=rank), world=self.world, limits=self.limits
         )
-        return self.process(worker, CONTINUATION, NEIGHBOUR, *records, rank=rank, host=host)
+        told = (worker, CONTINUATION, NEIGHBOUR, *records, *([End()] if self.over else []))
+        return self.process(*told, rank=rank, host=host)
 
     def process(self, *records: Record, rank: int = 0, host: str = "node0") -> Path:
         """A file with a header and any records."""
@@ -248,7 +252,8 @@ def eager(folder: Path, **of_run: Any) -> Path:
 
 def killed_before_lock(folder: Path, **of_run: Any) -> Path:
     """The worker died in warm-up; its last line is cut."""
-    path = Run(folder, **of_run).worker(phase("profile"), warm(2, 64 * KIB), phase("warmup"))
+    run = Run(folder, over=False, **of_run)
+    path = run.worker(phase("profile"), warm(2, 64 * KIB), phase("warmup"))
     path.write_bytes(path.read_bytes() + b'{"t":"request","si')
     return folder
 

@@ -369,3 +369,33 @@ def test_a_fixture_that_starts_the_engine_is_recorded(suite: pytest.Pytester) ->
 def test_the_entry_point_is_found(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("--help", timeout=300)
     result.stdout.fnmatch_lines(["*--wstrace=[[]DIR]*"])
+
+
+def test_an_engine_that_vanished_is_inconclusive_and_one_that_runs_is_not(
+    suite: pytest.Pytester,
+) -> None:
+    """Neither wrote an end; the process of the second is this test's own."""
+    suite.makepyfile("""
+        import os, pytest
+        from fake import traces
+        from pathlib import Path
+
+        def engine():
+            folder = Path(os.environ["WSTRACE_DIR"])
+            return traces.clean(folder, run=os.environ["WSTRACE_RUN"], over=False)
+
+        @pytest.mark.wstrace
+        def test_vanished():
+            engine()
+
+        @pytest.mark.wstrace
+        def test_runs():
+            (file,) = engine().glob("*.wst.jsonl")
+            ours = f'"host":"{os.uname().nodename}","pid":{os.getpid()}'
+            file.write_text(file.read_text().replace('"host":"node0","pid":4000', ours, 1))
+    """)
+    result = _run(suite)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*no run.json says how this run ended: what rank 0 did after its last record*"]
+    )

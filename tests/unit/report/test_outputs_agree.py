@@ -28,13 +28,15 @@ from wstrace.gate.judge import Policy, judge
 from wstrace.gate.selection import parse_selection
 from wstrace.pytest_marker import Marker
 from wstrace.pytest_plugin import Recorder, _properties
-from wstrace.report.ci import gate_json
+from wstrace.report.ci import gate_json, gate_markdown, gate_text, junit
 from wstrace.report.diff import as_json, phase_rows
 from wstrace.report.export.perfetto import render_perfetto
 from wstrace.report.export.table_export import render_csv, render_parquet
 from wstrace.report.html import render
 from wstrace.report.html.names import rank_label
 from wstrace.report.json import render_json
+from wstrace.report.markdown import render_markdown
+from wstrace.report.text import render_text
 from wstrace.trace.records import Capture, Lock, PhaseChange, Ranks, Record, Slot
 
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_traces"
@@ -139,6 +141,47 @@ WORDS = {
     "masked": "latent",
     "masked, never asked in warm-up": "latent",
 }
+
+
+def captured() -> AnalysedRun:
+    """Asked while a graph was captured, and in serving, where it is replayed, seen no more."""
+    return session(
+        process(
+            *WARM,
+            ask(CONTINUATION, 32 * KIB, "capture", 64 * KIB, capturing=True),
+            *served(64 * KIB, ask(MOE, 64 * KIB, "serving", 64 * KIB)),
+        )
+    )
+
+
+def test_what_a_graph_replays_is_unknown_in_every_output() -> None:
+    """A replay runs no Python: such a site was not "not reached"."""
+    run = captured()
+    judgement = judge([run], Policy(), date(2026, 1, 1))
+    outputs = {
+        "text": render_text(run),
+        "narrow": render_text(run, width=60),
+        "Markdown": render_markdown(run),
+        "HTML": render([run]),
+        "diff": as_json(phase_rows(run), [run]),
+        **{f.__name__: f.render(judgement) for f in (gate_text, junit, gate_markdown)},
+    }
+    assert [name for name, text in outputs.items() if "unknown (replayed)" not in text] == []
+    assert [name for name, text in outputs.items() if "not reached in serving" in text] == []
+    by_site = {s["function"]: s["replayed"] for s in json.loads(render_json(run))["sites"]}
+    assert by_site == {CONTINUATION.function: True, MOE.function: False}
+    table = frames.sites(run)
+    assert dict(zip(table["function"], table["replayed"], strict=True)) == by_site
+    (gated,) = json.loads(gate_json.render(judgement))["runs"]
+    of_gate = {s["site"]: s for s in gated["exercised"]["by_site"]}
+    of_site = of_gate[f"{CONTINUATION.file}:{CONTINUATION.function}"]
+    assert (of_site["captured"], of_site["in_serving"]) == (True, False)
+
+
+def test_a_throwaway_graph_of_the_estimate_replays_nothing() -> None:
+    estimate = ask(CONTINUATION, 32 * KIB, "graph-estimate", 64 * KIB, capturing=True)
+    run = session(process(*WARM, estimate, *served(64 * KIB)))
+    assert not any(site.replayed for site in run.sites)
 
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made.__name__)

@@ -126,11 +126,13 @@ class _Watch:
     def read(self) -> None:
         """Take in what is new."""
         from wstrace.cli.watch.tail import read_meta
+        from wstrace.trace.run_file import find_run
 
         try:
-            self.meta = self.tail.meta = read_meta(self.folder)
+            self.tail.meta = read_meta(self.folder)
             for path, record in self.tail.read():
                 self.state.apply(path, record)
+            self.meta = find_run(self.folder, self.tail.followed())[0]
         except OSError as error:
             raise WstraceError(
                 f"Cannot read {error.filename or self.folder}: {error.strerror}.",
@@ -159,9 +161,14 @@ class _Watch:
         print("\n".join(clean(line, MAX_LINE) for line in lines))
 
     def ended(self) -> bool:
-        """True when run.json of the followed run has its end."""
-        followed = self.tail.followed()
-        return bool(self.meta and self.meta.ended and followed in (None, self.meta.run))
+        """True when run.json of the followed run has its end; without one, when all its workers
+        wrote theirs."""
+        from wstrace.findings.ends import ended as has_ended
+
+        if self.meta is not None:
+            return has_ended(self.meta)
+        workers = [p for p in self.state.of_run(self.tail.followed()) if p.worker is not None]
+        return bool(workers) and all(worker.ended for worker in workers)
 
 
 def _follow(watch: _Watch, console: Console, interval: float) -> None:

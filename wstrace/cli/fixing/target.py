@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from wstrace.errors import WstraceError
 from wstrace.exercise.client import KEY_VARIABLE, Client
-from wstrace.vllm.command_line import option
+from wstrace.vllm.command_line import config_words, option, with_config
 
 # vLLM 0.13.0 to 0.33.0: `vllm serve` listens on all addresses, port 8000, unless told.
 PORT: Final = 8000
@@ -47,22 +47,24 @@ class Target:
 
 
 def target_of(cmd: Sequence[str], url: str | None) -> Target:
-    """Where `cmd` serves: `url` where it is given, else by its --host and --port.
+    """Where `cmd` serves: `url` where it is given, else by its --host and --port, also where
+    they stand in its --config.
 
     Raises WstraceError for a port that is no number, and for a socket without a URL.
     """
-    if url is None and option(cmd, "--uds") is not None:
+    words = with_config(cmd, config_words(cmd))
+    if url is None and option(words, "--uds") is not None:
         raise WstraceError(
             "The command serves on a Unix socket.", "Give it a --port for `wstrace fix`."
         )
-    keys = option(cmd, "--api-key")
+    keys = option(words, "--api-key")
     key = keys if keys is not None else os.environ.get(KEY_VARIABLE)
     if url is not None:
         return Target(url, key)
-    port = option(cmd, "--port") or str(PORT)
+    port = option(words, "--port") or str(PORT)
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise WstraceError(f"The command's --port is {port}.", "Give a number, 1 to 65535.")
-    host = option(cmd, "--host") or ""
+    host = option(words, "--host") or ""
     named = "127.0.0.1" if host in EVERYWHERE else f"[{host}]" if ":" in host else host
-    scheme = "https" if option(cmd, "--ssl-certfile") else "http"
+    scheme = "https" if option(words, "--ssl-certfile") else "http"
     return Target(f"{scheme}://{named}:{port}", key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wstrace.cli.watch.state import ProcessState, RunState, SlotState
+from wstrace.findings.ends import ended
 from wstrace.trace.reader import RunFile
 from wstrace.trace.records import Slot
 from wstrace.units import human
@@ -27,7 +29,8 @@ def picture(
     """Title, a row a process and slot, the latest `events`."""
     processes = state.of_run(run)
     workers = [p for p in processes if p.worker is not None]
-    parts: list[RenderableType] = [Text(_title(run, meta, folder), style="bold")]
+    title = f"{run or folder.name} · {status(run, meta, processes)}"
+    parts: list[RenderableType] = [Text(title, style="bold")]
     if not workers:
         parts.append(Text("Waiting for the first worker.", style="dim"))
         return Group(*parts)
@@ -44,14 +47,21 @@ def _event(text: str) -> Text:
     return Text(text, style="red" if ": escape" in text or ": refused" in text else "dim")
 
 
-def _title(run: str | None, meta: RunFile | None, folder: Path) -> str:
-    if meta is None or meta.run != run:
-        status = "running" if run else "no process yet"
-    elif meta.ended is None:
-        status = "running"
-    else:
-        status = f"ended, exit code {meta.exit_code}"
-    return f"{run or folder.name} · {status}"
+def status(run: str | None, meta: RunFile | None, processes: Sequence[ProcessState]) -> str:
+    """How far the run is, by its run.json, else by its workers' own last words."""
+    if run is None:
+        return "no process yet"
+    if meta is not None and meta.run == run and ended(meta):
+        code = "unknown" if meta.exit_code is None else meta.exit_code
+        return f"ended, exit code {code}"
+    workers = [p for p in processes if p.worker is not None]
+    if any(process.refused for process in processes):
+        return "engine died"
+    if workers and all(worker.ended for worker in workers):
+        return "ended"
+    if any(worker.ended or worker.phase == "shutdown" for worker in workers):
+        return "shutting down"
+    return "running"
 
 
 def _table(workers: list[ProcessState]) -> Table:

@@ -116,7 +116,7 @@ class TraceOutput:
             return
         self._complaints.add(text)
         try:
-            self.write_for_worker(Note(text=text))
+            self.write_for_worker(Note(text=text, piece=what))
         except Exception:
             to_stderr(text)
 

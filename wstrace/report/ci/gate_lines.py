@@ -7,7 +7,7 @@ from wstrace.gate.baseline import Entry
 from wstrace.gate.judge import Judged, Judgement, RunJudgement
 from wstrace.gate.limits import Violation, model_of
 from wstrace.gate.place import slot_kind
-from wstrace.report.finding_text import sizes
+from wstrace.report.finding_text import REPLAYED, sizes
 from wstrace.runs.exercised import Measure, Reach
 from wstrace.triage.log_run import LogRun
 from wstrace.units import exact, human, plural
@@ -132,7 +132,7 @@ def _reached(reach: Reach) -> list[str]:
             lines.append(f"{site.site}: {human(site.most)}, {of}")
     unseen = [site for site in reach.sites if not site.in_serving]
     lines += _missed("not reached in serving", [s.site for s in unseen if not s.captured])
-    lines += _missed("unknown in serving (replayed)", [s.site for s in unseen if s.captured])
+    lines += _missed(f"in serving {REPLAYED}", [s.site for s in unseen if s.captured])
     return lines
 
 

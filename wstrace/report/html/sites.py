@@ -8,7 +8,7 @@ from typing import Final
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
-from wstrace.report.finding_text import MAX_WAYS, slot_text, step_text, way_text
+from wstrace.report.finding_text import MAX_WAYS, REPLAYED, slot_text, step_text, way_text
 from wstrace.report.html.names import clean, rank_label
 from wstrace.runs.lock_epochs import Outcome
 from wstrace.runs.run import RunSite
@@ -51,7 +51,8 @@ class SiteRow:
     @property
     def word(self) -> str:
         """The state as people read it."""
-        return _WORDS[self.state]
+        told = _WORDS[self.state]
+        return f"in serving {REPLAYED}" if told == "warmed" and self.site.replayed else told
 
 
 @dataclass(frozen=True)

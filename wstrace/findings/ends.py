@@ -1,0 +1,266 @@
+"""How a run ended: its command, its workers, and what may have come after their last record.
+
+An escape can hide behind an end that nobody saw. What is asked of each worker: its own last
+word (an end, a shutdown, a refusal that it died of), else what its command and its peers say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, get_args
+
+from wstrace.errors import one_line
+from wstrace.runs.worker import Worker
+from wstrace.trace.reader import ProcessTrace, Trace
+from wstrace.trace.records import Counts, Failure, Phase, PhaseChange, Record, Request
+from wstrace.trace.run_file import RunFile
+from wstrace.units import plural
+
+Names = Mapping[int, str]
+"""What a worker's process is called, by its id."""
+STOPPED: Final = (130, 143)
+"""SIGINT and SIGTERM, by which a server is stopped in order. SIGKILL (137) lets nothing end."""
+NO_FILE: Final = "no run.json says how this run ended"
+NO_END: Final = "run.json has no end: the command still ran, or wstrace was killed"
+NO_CODE: Final = "run.json has no exit code: how the command ended is not known"
+MUCH_EARLIER: Final = 30 * 10**9
+"""Nanoseconds by which a worker's last record is too early beside its peers': a counter is
+written every second while the server steps, and the workers of an engine step together."""
+UNWRITTEN: Final = 2 * 10**9
+"""Nanoseconds of steps that a worker may not have written: a counter's second, and a step."""
+ORDER: Final[tuple[Phase, ...]] = tuple(
+    phase for phase in get_args(Phase) if phase not in ("unlocked", "sleep")
+)
+"""The phases of a worker in their order, but those amid serving (sleep, unlocked)."""
+# an entry of run.json's `living`
+# vLLM 0.13.0 to 0.33.0: VLLM is envs.VLLM_PROCESS_NAME_PREFIX, the head of each process's
+# title
+# matches: 'pid 41 (VLLM::EngineCore)'
+_LIVING: Final = re.compile(r"pid (\d{1,10}) ")
+STARTS: Final[dict[Phase, str]] = {
+    "load": "loading",
+    "profile": "profiling",
+    "graph-estimate": "the graph estimate",
+    "kv-init": "making the KV cache",
+    "warmup": "warm-up",
+    "capture": "graph capture",
+    "post-lock-warmup": "warm-up",
+}
+"""The phases of a start, in words."""
+
+
+def doubts(trace: Trace, workers: Sequence[Worker], names: Names) -> Iterator[str]:
+    """What the ends of the command and of the workers leave open."""
+    if workers and (code := failed(trace)) is not None:
+        yield f"the command ended with exit code {code}: what happened at its end was not seen"
+    yield from filter(None, (_torn(p, names.get(id(p))) for p in trace.processes))
+    yield from _endless(trace, workers, names)
+    if trace.meta is not None and ended(trace.meta) and trace.meta.exit_code is None:
+        yield NO_CODE
+    yield from _vanished(workers, names)
+    yield from _replaced(workers, names)
+    yield from _stopped_early(workers, names)
+    yield from _lived_on(trace, workers, names)
+
+
+def ended(meta: RunFile) -> bool:
+    """Whether run.json says how its command ended."""
+    return meta.ended is not None or meta.exit_code is not None
+
+
+def failed(trace: Trace) -> int | None:
+    """The exit code of a command that did not end in order; None where it did."""
+    code = trace.meta.exit_code if trace.meta else None
+    return None if code in (None, 0, *STOPPED) else code
+
+
+def before_a_worker(trace: Trace) -> str:
+    """Why no worker left a trace, where the command's end tells it; else empty."""
+    code = failed(trace)
+    if code is None:
+        return ""
+    return f"the command ended with exit code {code} before a worker started"
+
+
+def died_at(processes: Iterable[ProcessTrace]) -> int | None:
+    """The step of the first refusal that nothing survived, in a worker's file or another;
+    None where the run lived on."""
+    told = [f for p in processes for f in p.events if isinstance(f, Failure)]
+    fatal = [f for f in told if not f.survived]
+    return min((f.step.index if f.step else 0 for f in fatal), default=None)
+
+
+def start_died(process: ProcessTrace) -> str:
+    """`warm-up ended with ImportError: ...` of a worker whose start raised; else empty."""
+    phase: Phase = "init"
+    told = ""
+    for change in process.events:
+        if not isinstance(change, PhaseChange):
+            continue
+        if change.phase == "serving":
+            told = ""
+        elif change.error and phase in STARTS:
+            told = f"{STARTS[phase]} ended with {one_line(change.error)}"
+        phase = change.phase
+    return told
+
+
+def _torn(process: ProcessTrace, worker: str | None) -> str:
+    """What a cut line of a worker's file means; the recorder's last word is the trace's."""
+    if process.cut and worker:
+        return (
+            f"the last record of {worker} is cut: what came after it is lost, "
+            "and may have been a refusal"
+        )
+    return ""
+
+
+def _has_last_word(worker: Worker) -> bool:
+    """Whether its own records tell how it ended: an engine may be stopped in its shutdown,
+    before it writes its end."""
+    return worker.ended or worker.shut_down or died_at([worker.process]) is not None
+
+
+def _endless(trace: Trace, workers: Sequence[Worker], names: Names) -> Iterator[str]:
+    """No run.json, or one without an end, where a worker may have gone on after its last
+    record. Of a process that is known to live everything is written."""
+    if trace.meta is not None and ended(trace.meta):
+        return
+    left = [w for w in _grown_up(workers) if not _has_last_word(w)]
+    open_ = [names[id(w.process)] for w in left if w.header.pid not in trace.alive]
+    if open_:
+        why = NO_FILE if trace.meta is None else NO_END
+        yield f"{why}: what {_named(open_)} did after its last record was not seen"
+
+
+def _grown_up(workers: Iterable[Worker]) -> list[Worker]:
+    """Those that are no forked child, which may end without a word."""
+    return [worker for worker in workers if not worker.header.parent]
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
+
+
+def _lived_on(trace: Trace, workers: Sequence[Worker], names: Names) -> Iterator[str]:
+    """Workers that went on after the command: the trace may not be whole yet."""
+    living = trace.meta.living if trace.meta else []
+    pids = {int(found[1]) for text in living if (found := _LIVING.match(text))}
+    left = [names[id(w.process)] for w in workers if w.header.pid in pids and not w.ended]
+    if left:
+        told = f"{_named(left)} lived on after the command"
+        yield f"{told}: what came then may not be in this trace"
+
+
+def _vanished(workers: Sequence[Worker], names: Names) -> Iterator[str]:
+    """Workers end together: where one wrote its end and another did not, that one was lost."""
+    whole = [w for w in workers if w.ended]
+    lost = [w for w in _grown_up(workers) if not w.ended and not w.process.cut]
+    if whole and lost:
+        named = _named([names[id(w.process)] for w in lost])
+        yield f"{named} wrote no end, where {plural(len(whole), 'other worker')} did"
+
+
+def _replaced(workers: Sequence[Worker], names: Names) -> Iterator[str]:
+    """A worker that was started anew in its place: what ended the one before it?"""
+    for worker in _grown_up(workers):
+        if _has_last_word(worker) or worker.process.cut:
+            continue
+        later = [w for w in _in_its_place(worker, workers) if _began(w) > _last(worker)]
+        if later:
+            name = names[id(worker.process)]
+            yield f"{name} wrote no end before another process took its place"
+
+
+def _in_its_place(worker: Worker, workers: Sequence[Worker]) -> list[Worker]:
+    alike = [w for w in _grown_up(workers) if w.ranks == worker.ranks]
+    return [w for w in alike if w is not worker]
+
+
+def _stopped_early(workers: Sequence[Worker], names: Names) -> Iterator[str]:
+    """Workers whose files stop in an earlier phase than their peers', or behind them.
+
+    Only of one engine (a data-parallel rank) and without a refusal, which tells its own end.
+    """
+    for worker in _grown_up(workers):
+        if worker.ended or worker.process.cut or worker.failures:
+            continue
+        peers = [w for w in _grown_up(workers) if w.ranks.dp == worker.ranks.dp]
+        peers = [w for w in peers if w.ranks != worker.ranks]
+        name, last = names[id(worker.process)], _last_phase(worker)
+        reached = max(map(_last_phase, peers), default=last)
+        if last < reached:
+            yield f"{name} ends in {ORDER[last]}, where its peers went on to {ORDER[reached]}"
+        elif not worker.shut_down and (told := _behind(worker, peers)):
+            yield f"{name} ends {told}"
+
+
+def _last_phase(worker: Worker) -> int:
+    """The place in ORDER of its last phase; amid serving where ORDER does not have it."""
+    last = worker.phases[-1].phase if worker.phases else "init"
+    return ORDER.index(last) if last in ORDER else ORDER.index("serving")
+
+
+def _behind(worker: Worker, peers: Sequence[Worker]) -> str:
+    """How much earlier than its peers' a worker's records stop; empty where they do not."""
+    newest = max(map(_last, peers), default=0)
+    if newest - _last(worker) > MUCH_EARLIER:
+        return f"{(newest - _last(worker)) / 1e9:,.0f} s before its peers"
+    step = max((number for number, _ in _steps(worker)), default=0)
+    for peer in peers:
+        late = _last(worker) + UNWRITTEN
+        went_on = any(n > step and _wall(peer, ns) > late for n, ns in _steps(peer))
+        if went_on or _asked_on(peer, worker, step):
+            reached = max(number for number, _ in _steps(peer))
+            return f"at step {step:,}, where its peers went on to step {reached:,}"
+    return ""
+
+
+def _asked_on(peer: Worker, worker: Worker, step: int) -> bool:
+    """Whether `peer` asked in a step after `step` for what `worker` has in no record.
+
+    Of the ranks of one pipeline stage: these run the same layers, and a request that is new
+    is written at once.
+    """
+    if peer.ranks.pp != worker.ranks.pp:
+        return False
+    for where, use in peer.sites.items():
+        own = worker.sites.get(where)
+        known = {ask.bytes for ask in own.after} if own else set()
+        if known and any(_new(ask, step, known) for ask in use.after):
+            return True
+    return False
+
+
+def _new(ask: Request, step: int, known: set[int]) -> bool:
+    return ask.step is not None and ask.step.index > step and ask.bytes not in known
+
+
+def _steps(worker: Worker) -> Iterator[tuple[int, int]]:
+    """(step, ns) of each record that names the step it was written in."""
+    for record in worker.process.records:
+        number = _step_of(record)
+        if number is not None:
+            yield number, record.ns
+
+
+def _step_of(record: Record) -> int | None:
+    if isinstance(record, Counts):
+        return record.step
+    if isinstance(record, Request):
+        return record.step.index if record.step else None
+    return None
+
+
+def _wall(worker: Worker, ns: int) -> int:
+    """A worker's monotonic time as wall time: clocks of two hosts have that in common."""
+    return worker.header.wall_ns + ns - worker.header.ns
+
+
+def _last(worker: Worker) -> int:
+    return _wall(worker, worker.process.last_ns)
+
+
+def _began(worker: Worker) -> int:
+    return _wall(worker, worker.header.ns)
