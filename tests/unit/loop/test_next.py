@@ -31,7 +31,6 @@ MOST = 3
 STRANGER = "asked for more after the lock than before it"  # the code's page: no worker to fix
 SAYS_WHY = {
     "quiet": "no layer asked for workspace in 132 steps: nothing to reserve",
-    "a stranger was refused": STRANGER,
     "a stranger asked for more": STRANGER,
 }
 Serve = Callable[..., tuple[Outcome, Path]]
