@@ -11,6 +11,7 @@ from typing import Final
 
 from wstrace.errors import WstraceError
 from wstrace.triage.extract.engine_settings import command_settings
+from wstrace.vllm import dispatch
 from wstrace.vllm.command_line import option
 from wstrace.vllm.limits import NUMBERS
 from wstrace.vllm.model_config import read_model_config
@@ -62,7 +63,8 @@ def deployment(flags: str, model_config: Path, platform: Platform = "cuda") -> D
     sizes = said.get("cudagraph_capture_sizes")
     if isinstance(sizes, list) and sizes:
         numbers.setdefault("max_cudagraph_capture_size", max(sizes))
-    return Deployment(_with_defaults(numbers), words, classes, platform)
+    experts = dispatch.numbers_of({"all2all_backend": dispatch.DEFAULT, **numbers, **words})
+    return Deployment(_with_defaults(experts | numbers), words, classes, platform)
 
 
 def _with_defaults(numbers: dict[str, int]) -> dict[str, int]:

@@ -206,7 +206,8 @@ def _by_rule_of(rules: Sequence[KnownSite], deployment: Deployment) -> Needed:
         except WstraceError as error:
             best = best or Needed(None, (), error.message)
             continue
-        needed = Needed(bound.bytes, tuple(bound.needs), f"rule {bound.known_site}")
+        by = bound.contradiction or f"rule {bound.known_site}"
+        needed = Needed(bound.bytes, tuple(bound.needs), by)
         sizes += [] if bound.bytes is None else [bound.bytes]
         if best is None or (needed.bytes or -1) > (best.bytes or -1):
             best = needed

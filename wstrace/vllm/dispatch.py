@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from wstrace.vllm.model_config import expert_parallel_size
+from wstrace.vllm.number import DP, TP
 
 if TYPE_CHECKING:
     Limit = int | str | bool | list[int] | None
@@ -21,6 +22,11 @@ _ROUTED: Final = frozenset(("deepep_high_throughput",))
 _PAIRWISE: Final = frozenset(("flashinfer_all2allv", "flashinfer_nvlink_two_sided"))
 _READ_BACKENDS: Final = _ALL_GATHER | _ROUTED | _PAIRWISE
 """Values of ParallelConfig.all2all_backend (0.13.0 to 0.33.0)."""
+DEFAULT: Final = "allgather_reducescatter"
+"""What vLLM takes where --all2all-backend is not given (0.13.0 to 0.33.0)."""
+_SPLITTING: Final = _ALL_GATHER | _ROUTED
+"""Those of the read ones under which TP ranks split a step's tokens before the experts (0.13.0
+to 0.33.0: ParallelConfig.use_sequence_parallel_moe)."""
 _OWN_EXPERTS: Final = "passthrough"
 """The backend whose experts dispatch by themselves in every layout (0.33.0)."""
 _READ_CLASSES: Final = frozenset(
@@ -54,3 +60,22 @@ def is_read(limits: Mapping[str, Limit], classes: Iterable[str]) -> bool:
     if own is not None and own not in _READ_CLASSES:
         return False
     return backend in _READ_BACKENDS if backend is not None else own is not None
+
+
+def numbers_of(settings: Mapping[str, Limit]) -> dict[str, int]:
+    """What an engine's settings say of the rows of its experts, where there is no trace.
+
+    Nothing where they name no all2all: then nothing decides. One that was not read counts
+    unless expert parallelism is said to be off, since without it vLLM asks no all2all.
+    """
+    backend = settings.get("all2all_backend")
+    if not isinstance(backend, str):
+        return {}
+    ranks = expert_parallel_size(settings)
+    told = not settings.keys().isdisjoint(("expert_parallel_size", "enable_expert_parallel"))
+    read = is_read(settings, ()) if told else backend in _READ_BACKENDS
+    found = {"unread_dispatch": int(not read)} | ({"expert_parallel_size": ranks} if told else {})
+    tp, dp = (settings.get(name) or 1 for name in (TP, DP))
+    if backend in _SPLITTING and ranks > 1 and dp != 1 and isinstance(tp, int) and tp > 1:
+        found["sequence_parallel_size"] = tp
+    return found

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.audit.test_roles_and_matches import layer, request
 from wstrace.audit.deployment import deployment
-from wstrace.audit.prediction import Prediction, predict
+from wstrace.audit.prediction import Prediction, needed_by, predict
 from wstrace.audit.whole import reading
 
 Package = Callable[..., Path]
@@ -164,3 +164,40 @@ def test_the_caches_dtype_and_the_backends_name_choose_a_backend(
     root = package(backend=ask(SPEC) + BACKENDS)
     found = predict(reading(root, ""), deployment(f"{FLAGS} {flags}", config))
     assert [p.outcome for p in found.sites] == [outcome]
+
+
+MOE = """
+class FusedMoEKernelModularImpl:
+    def _allocate_buffers(self, rows):
+        return current_workspace_manager().get_simultaneous(((rows, 64), torch.float32))
+"""
+EXPERTS = {"num_experts": 64, "num_experts_per_tok": 1, "moe_intermediate_size": 256}
+WIDE = f"{FLAGS} --data-parallel-size 2 --tensor-parallel-size 2 --enable-expert-parallel"
+
+
+@pytest.mark.parametrize(
+    ("more", "tokens"),
+    [
+        ("", 2 * 1024),
+        ("--all2all-backend deepep_high_throughput", 2 * 1024),
+        ("--all2all-backend flashinfer_all2allv", 4 * 1024),
+        ("--all2all-backend mori", None),
+        ("--all2all-backend=moonep", None),
+    ],
+)
+def test_rows_of_experts_are_those_of_the_all2all(
+    package: Package, tmp_path: Path, more: str, tokens: int | None
+) -> None:
+    """Of the kinds of experts those whose output alone is asked for need least: a row of 512
+    columns of two bytes a token that reaches the rank."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(MODEL | EXPERTS))
+    root = package(**{"model_executor/layers/fused_moe/modular_kernel": MOE})
+    read = reading(root, "")
+    (placed,) = read.placed
+    needed = needed_by(placed.site, read, deployment(f"{WIDE} {more}", config))
+    if tokens is None:
+        assert (needed.bytes, needed.needs) == (None, ())
+        assert "holds only without DeepEP v2" in needed.by
+    else:
+        assert needed.least == tokens * 512 * 2

@@ -7,6 +7,7 @@ import pytest
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.ways import bound_site
 from wstrace.trace.records import Request, Slot
+from wstrace.triage.diagnose.numbers import Given, values
 
 ROW = 7168 * 2
 ENGINE = {
@@ -82,3 +83,22 @@ def test_two_sided_all2all_hands_over_every_ranks_whole_step() -> None:
     name = "FlashInferNVLinkTwoSidedPrepareAndFinalize"
     found = bound([name], "flashinfer_all2allv", sequence_parallel_size=1)
     assert (found.grade, found.bytes) == ("proved", 16 * 8192 * ROW)
+
+
+@pytest.mark.parametrize(
+    ("backend", "split", "unread"),
+    [
+        (AG, 8, 0),
+        ("flashinfer_all2allv", None, 0),
+        ("mori_high_throughput", None, 1),
+        (None, None, None),
+    ],
+)
+def test_a_log_that_names_the_all2all_decides_its_rows(
+    backend: str | None, split: int | None, unread: int | None
+) -> None:
+    flags = {"tensor_parallel_size": 8, "data_parallel_size": 2, "enable_expert_parallel": True}
+    found = values(flags | ({"all2all_backend": backend} if backend else {}), Given())
+    assert found["expert_parallel_size"] == 16
+    assert found.get("sequence_parallel_size") == split
+    assert found.get("unread_dispatch") == unread

@@ -274,6 +274,58 @@ def test_enable_expert_parallel_makes_the_group_of_all_ranks(bound: Run) -> None
     assert any("DeepEP v2" in condition for condition in told["holds_only"])
 
 
+WIDE = (*MOE, "data_parallel_size=2", "tensor_parallel_size=8", "enable_expert_parallel=1")
+ROW = 7168 * 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "tokens"),
+    [
+        ("allgather_reducescatter", 2 * 8192),  # each TP rank takes its part of the step
+        ("deepep_high_throughput", 2 * 8192),
+        ("flashinfer_all2allv", 16 * 8192),  # each of 16 ranks sends its whole step
+        ("flashinfer_nvlink_two_sided", 16 * 8192),
+    ],
+)
+def test_an_all2all_that_was_read_counts_its_rows(
+    bound: Run, backend: str, tokens: int
+) -> None:
+    argv = settings(*WIDE, f"all2all_backend={backend}")
+    assert as_json(bound, "moe.output_only", *argv)["bytes"] == tokens * ROW
+
+
+@pytest.mark.parametrize(
+    "backend", ["mori", "mori_low_latency", "deepep_v2", "moonep", "passthrough", "a_new_one"]
+)
+@pytest.mark.parametrize("rule", ["moe.output_only", "moe.triton", "moe.deep_gemm_routed"])
+def test_one_that_was_not_read_is_refused(bound: Run, rule: str, backend: str) -> None:
+    done = bound(rule, *settings(*WIDE, f"all2all-backend={backend}"))
+    assert (done.code, done.out) == (2, "")
+    assert "holds only without DeepEP v2" in done.err
+
+
+@pytest.mark.parametrize(
+    ("rule", "given", "said"),
+    [
+        ("moe.output_only", [*MOE, "all2all_backend=mori"], "is it on?"),
+        ("moe.output_only", [*WIDE, "dtype=bfloat16"], "does not take dtype, a word"),
+        ("turboquant.decode", ["all2all_backend=mori"], "does not take all2all_backend"),
+        ("8 * rows", ["rows=1", "all2all_backend=mori"], "An expression does not take"),
+        (
+            "moe.output_only",
+            [*WIDE, "all2all_backend=mori", "unread_dispatch=0"],
+            "holds only without DeepEP v2",
+        ),
+    ],
+)
+def test_a_word_that_decides_nothing_is_two_lines(
+    bound: Run, rule: str, given: list[str], said: str
+) -> None:
+    done = bound(rule, *settings(*given))
+    assert (done.code, done.out, said in done.err) == (2, "", True)
+    assert len(done.err.splitlines()) == 2
+
+
 def test_a_model_config_does_not_hide_an_ignored_number(bound: Run, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"num_attention_heads": 16, "head_dim": 128}))

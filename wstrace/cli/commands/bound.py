@@ -45,7 +45,10 @@ def command(
     exit code is 0, because the question was understood. Mistakes in the input exit 2.
     """
     site, expression = _target(what, vllm)
-    values = _values(settings or [], site)
+    words, numbers = _words_of(settings or [])
+    values = _values(numbers, site)
+    if words:
+        values |= _dispatch(words, values, site)
     if site is not None:
         _refuse_ignored(values, site, whole_model=model_config is not None)
         values = _with_layout(values, site)
@@ -98,6 +101,43 @@ def _values(settings: list[str], site: KnownSite | None) -> dict[str, int]:
     if site is not None:
         _refuse_unknown(values, site)
     return values
+
+
+def _words_of(settings: list[str]) -> tuple[dict[str, str], list[str]]:
+    """The settings that are no numbers, by name, and the others as they were given."""
+    from wstrace.cli.settings import pairs
+    from wstrace.vllm.limits import rows
+
+    names = {row.name for row in rows("word")}
+    chosen = [s for s in settings if s.partition("=")[0].strip().replace("-", "_") in names]
+    words = pairs(chosen, "--set", "all2all_backend=deepep_high_throughput")
+    named = {name.replace("-", "_"): word for name, word in words.items()}
+    return named, [setting for setting in settings if setting not in chosen]
+
+
+def _dispatch(
+    words: dict[str, str], values: dict[str, int], site: KnownSite | None
+) -> dict[str, int]:
+    """What the all2all of --set says of the rows; no other word is a number of a formula."""
+    from wstrace.vllm.dispatch import numbers_of
+
+    wrong = sorted(words.keys() - {"all2all_backend"})
+    if wrong or site is None or "unread_dispatch" not in site.takes:
+        subject = f"The rule {site.id}" if site is not None else "An expression"
+        raise WstraceError(
+            f"{subject} does not take {next(iter(wrong), 'all2all_backend')}, a word.",
+            "Leave it out: --set takes numbers, and all2all_backend where a rule's rows "
+            "depend on it.",
+        )
+    if not values.keys() & {"enable_expert_parallel", "expert_parallel_size"}:
+        raise WstraceError(
+            "all2all_backend counts only under expert parallelism: is it on?",
+            "Add --set enable_expert_parallel=1, or 0.",
+        )
+    said = numbers_of({**words, **values})
+    return {name: said[name] for name in said if name in site.takes} | values | {
+        "unread_dispatch": max(said["unread_dispatch"], values.get("unread_dispatch", 0))
+    }
 
 
 def _refuse_unused(values: dict[str, int], expression: str) -> None:

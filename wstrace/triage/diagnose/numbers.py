@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wstrace.errors import WstraceError, did_you_mean
 from wstrace.known_sites import known
-from wstrace.vllm import model_config
+from wstrace.vllm import dispatch, model_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -65,6 +65,8 @@ def values(
     numbers |= given.numbers
     if config.get("enable_expert_parallel") is True:
         numbers.setdefault("expert_parallel_size", model_config.expert_ranks(numbers))
+    said = dispatch.numbers_of({**config, **numbers})
+    numbers = said | numbers
     if given.model_config is not None:
         numbers |= model_config.read_model_config(given.model_config, numbers)
     elif model and "tensor_parallel_size" in numbers:
