@@ -10,11 +10,13 @@ from wstrace.expr import expression
 from wstrace.expr.maximum import Joint, maximise
 from wstrace.reserve.schema import MAX_BYTES, ReserveConfig, SiteReserve, layout, model_digest
 from wstrace.trace.records import Limit, Slot
+from wstrace.vllm.limits import NUMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+_LATE: Final = frozenset(row.name for row in NUMBERS.values() if row.late)
 _NO_NEED: Final = frozenset(("kv_cache_memory_bytes", "num_gpu_blocks_override"))
 
 
@@ -65,10 +67,14 @@ def _slot_bytes(
 def site_bytes(
     site: SiteReserve, recorded: Mapping[str, Limit], limits: Mapping[str, Limit]
 ) -> int:
-    """What a site needs under `limits`; its recorded bytes where nothing can be computed."""
+    """What a site needs under `limits`; its recorded bytes where nothing can be computed.
+
+    What vLLM knows only after profiling, when a reserve is long applied, is taken as recorded.
+    """
     if not site.follows_limits or site.formula is None:
         return site.bytes
-    numbers = {**numeric(limits), **site.constants}
+    kept = {name: n for name, n in numeric(recorded).items() if name in _LATE}
+    numbers = {**kept, **numeric(limits), **site.constants}
     value = _maximum(site, numbers)
     if value > MAX_BYTES or value < 0:
         raise WstraceError(

@@ -172,6 +172,7 @@ _SERVING: Final = {
     "reorder_batch_threshold": Number(
         meaning="most tokens of a request that the attention backend still decodes",
         use="live",
+        late=True,
         default=1,
         why="no short prefills among the decodes",
     ),
@@ -205,6 +206,12 @@ _GRAPHS_AND_CACHE: Final = {
         config=("cache_config.block_size",),
         flag="--block-size",
         coded=("kv_block_size",),
+    ),
+    "kernel_block_size": Number(
+        meaning="tokens of a block as the attention kernels see it, the smallest of all layers:"
+        " a KV block may be split into several",
+        use="live",
+        late=True,
     ),
     "max_cudagraph_capture_size": Number(
         meaning="largest token count that a graph is captured for",

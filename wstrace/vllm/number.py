@@ -28,6 +28,8 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `since` is the first release of the version matrix that has the row's path or variable,
     `until` the first that has it no more; "" where there is none (tests/matrix/test_config.py).
     `shared_by` are the groups whose ranks share it: the value is one rank's.
+    `late`: vLLM knows it only after profiling, when the KV cache is made, so that a reserve
+    takes the number of the run that it was made from.
     `default` is what vLLM's code takes when nobody sets it (a number, or an expression over
     other names), `why` the reason that default is one.
     """
@@ -43,6 +45,7 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     logged: tuple[str, ...] = ()
     coded: tuple[str, ...] = ()
     shared_by: tuple[str, ...] = ()
+    late: bool = False
     since: str = ""
     until: str = ""
     default: int | str | None = None

@@ -98,14 +98,18 @@ def _padded(numbers: Numbers) -> str:
 
 
 def _table_width(numbers: Numbers) -> str:
-    per_block = ["block_size"]
-    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-        per_block += [name] if _several(name, numbers) else []
-    # vLLM 0.27.1 to 0.33.0: v1/worker/block_table.py aligns to 128 blocks at most, earlier ones
-    # do not, so that this is never less.
-    width = f"round_up(ceil_div(max_model_len, {' * '.join(per_block)}), 128)"
+    """Blocks of the longest sequence, as the kernels see them.
+
+    vLLM 0.27.1 to 0.33.0 align the row to 128 tokens, so to 128 blocks at most, before blocks
+    are split for the kernel; earlier ones do not, so that this is never less. Context
+    parallelism is not counted: which layers it shares blocks of depends on the release and on
+    their kind (a recurrent state is on every rank).
+    """
+    width = f"round_up(ceil_div({longest(numbers)}, block_size), 128)"
+    if numbers.get("kernel_block_size", 0) not in (0, numbers.get("block_size")):
+        width = f"{width} * ceil_div(block_size, kernel_block_size)"
     if "num_speculative_tokens" in numbers:
-        return f"max({width}, 1 + num_speculative_tokens)"
+        return f"{width} + num_speculative_tokens"
     return width
 
 
@@ -189,6 +193,6 @@ ROLES: Final[dict[str, Role]] = {
     "max_blocks_per_req": Role(
         "width of the block table: KV blocks of one request",
         _table_width,
-        "the block table's width, aligned for 128-token tiles",
+        "the block table's width, aligned for 128-token tiles, its blocks split for the kernel",
     ),
 }

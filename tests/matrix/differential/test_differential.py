@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.matrix.differential.table import LONG, long_run
 from tests.matrix.wheels import UnavailableError, python_files
 from tests.unit.bounds.shapes import PLAYED
 from wstrace.bounds.bound import Bound
+from wstrace.bounds.limits import role_limits
 from wstrace.known_sites.known import require
 
 pytestmark = pytest.mark.matrix
@@ -66,6 +68,28 @@ def test_a_bound_one_byte_short_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(harness, "_bound", short)
     tallies = run([_release("0.28.0")], engines=1, states=2)
     assert any(low.asked == low.promised + 1 for t in tallies.values() for low in t.lows)
+
+
+@pytest.mark.parametrize("version", ["0.27.1", "0.33.0"])
+def test_no_block_table_is_wider_than_its_limit(version: str) -> None:
+    """vLLM's own width of a row: blocks of the longest sequence, aligned, split for a kernel.
+    0.33.0 splits outside of the function, by the same quotient."""
+    release, random = _release(version), Random(version)
+    width = release.get("vllm/v1/worker/block_table.py", "get_block_table_width")
+    splits = "kernel_block_size" in width.__code__.co_varnames
+    for _ in range(2000):
+        kernel = random.choice((1, 16, 32, 64))
+        block, length = kernel * random.randint(1, 60), random.randint(1, 70_000)
+        limits = {
+            "block_size": block, "kernel_block_size": kernel, "max_model_len": length,
+            "decode_context_parallel_size": random.choice((1, 4)),
+        }  # fmt: skip
+        blocks = -(-length // block)  # a layer whose blocks context parallelism does not share
+        found = width(blocks, block, *([kernel] if splits else []))
+        found *= 1 if splits else block // kernel
+        most = role_limits(dict(limits))["max_blocks_per_req"].maximum
+        assert most is not None
+        assert found <= most, limits
 
 
 @pytest.mark.slow

@@ -41,6 +41,44 @@ def test_a_site_says_what_it_is_and_what_moves_it(site: KnownSite) -> None:
     assert site.covers
 
 
+def _of_flag(flag: str, site: KnownSite) -> set[str]:
+    """The numbers that the rule takes and that this flag or variable sets."""
+    name = flag.removeprefix("environment ").partition(" ")[0]
+    rows = (row for row in site.vocabulary.values() if row.flag or row.env)
+    return {r.name for r in rows if name in (r.flag.partition(" ")[0], r.env)} & site.takes
+
+
+@every_variant
+def test_no_flag_is_called_idle_that_the_formula_takes(site: KnownSite) -> None:
+    """`not_levers` are told to people who look for what lowers the bytes."""
+    assert {f.flag: _of_flag(f.flag, site) for f in site.not_levers if f.flag} == dict.fromkeys(
+        (flag.flag for flag in site.not_levers), set()
+    )
+
+
+SET_BY_THE_LEVER = {
+    "--max-num-batched-tokens": {"moe_max_num_tokens"},
+    "--max-model-len": {"b12x_compressed_mla_scratch_bytes"},
+    "--max-num-seqs": {"b12x_scratch_bytes"},
+}
+"""Numbers that vLLM or a kernel's library makes of a flag."""
+
+
+@every_variant
+def test_the_lever_moves_the_bytes(site: KnownSite) -> None:
+    """Unless what it does is to take the lock away. Some numbers count only above another."""
+    if "size itself is fixed" in site.lever.effect or "no graphs, no lock" in site.lever.effect:
+        assert site.lever.flag == "--enforce-eager"
+        return
+    moved = _of_flag(site.lever.flag, site) or (
+        SET_BY_THE_LEVER.get(site.lever.flag.rpartition(" ")[2], set()) & site.takes
+    )
+    assert moved
+    values = {name.name: 64 for name in site.names} | {"max_num_batched_tokens": 1 << 20}
+    large = values | dict.fromkeys(moved, 1 << 24)
+    assert (rule_bound(site, large).bytes or 0) > (rule_bound(site, values).bytes or 0)
+
+
 @every_site
 def test_variants_stand_in_order_of_version(site: KnownSite) -> None:
     starts = [numbers_of(variant.since) for variant in site.variants]

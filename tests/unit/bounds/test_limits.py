@@ -66,8 +66,12 @@ def test_the_docs_have_every_role_and_its_limit() -> None:
         ("total_seq_len", {}, 32 * 4096),
         ("max_blocks_per_req", {}, 256),
         ("max_blocks_per_req", {"block_size": 48}, 128),
-        ("max_blocks_per_req", {"decode_context_parallel_size": 2}, 128),
-        ("max_blocks_per_req", {"num_speculative_tokens": 300}, 301),
+        ("max_blocks_per_req", {"decode_context_parallel_size": 2}, 256),
+        ("max_blocks_per_req", {"num_speculative_tokens": 300}, 556),
+        ("max_blocks_per_req", {"kernel_block_size": 16}, 256),
+        ("max_blocks_per_req", {"block_size": 64, "kernel_block_size": 16}, 512),
+        ("max_blocks_per_req", {"block_size": 784, "kernel_block_size": 16}, 6272),
+        ("max_blocks_per_req", {"max_encoder_len": 6000}, 384),
     ],
 )
 def test_maxima(role: str, changes: dict[str, Limit], maximum: int) -> None:

@@ -34,6 +34,19 @@ def test_the_widest_decode_of_any_builder_counts(
     assert runner_limits(worker(*thresholds)) == found
 
 
+def test_the_smallest_block_of_any_builder_counts() -> None:
+    """An MLA layer of 64-token blocks beside an indexer whose kernel takes single tokens."""
+    builders = [
+        SimpleNamespace(
+            reorder_batch_threshold=1, kv_cache_spec=SimpleNamespace(block_size=size)
+        )
+        for size in (64, 1, 128)
+    ]
+    groups = [[SimpleNamespace(metadata_builders=[builder])] for builder in builders]
+    found = runner_limits(SimpleNamespace(model_runner=SimpleNamespace(attn_groups=groups)))
+    assert found == {"reorder_batch_threshold": 1, "kernel_block_size": 1}
+
+
 def test_a_runner_without_groups_has_no_threshold() -> None:
     assert runner_limits(SimpleNamespace()) == {}
 

@@ -52,6 +52,26 @@ def test_never_below_the_recorded_bytes_where_nothing_shrank() -> None:
     assert evaluate(config(slots=[], sites=[raised]), _live(), [Slot()])[0].bytes == 9 << 20
 
 
+def test_what_vllm_knows_only_after_profiling_is_taken_as_recorded() -> None:
+    """A reserve is applied before the metadata builders are made. 128 tokens a decode: the
+    backend's, which a start with other requests keeps."""
+    site = msgspec.structs.replace(
+        SCRATCH,
+        grade="proved",
+        formula="num_decode_tokens * 256",
+        constants={},
+        drivers={"num_decode_tokens": "max_num_seqs * max(1, reorder_batch_threshold)"},
+        bytes=8 * 128 * 256,
+        cover="bound",
+    )
+    recorded: dict[str, Limit] = {**LIMITS, "max_num_seqs": 8, "reorder_batch_threshold": 128}
+    made = config(sites=[site], slots=[], limits=recorded)
+    live: dict[str, Limit] = {**LIMITS, "max_num_seqs": 16}
+    assert evaluate(made, live, [Slot()])[0].bytes == 16 * 128 * 256
+    read = evaluate(made, {**live, "reorder_batch_threshold": 512}, [Slot()])
+    assert read[0].bytes == 16 * 512 * 256
+
+
 def test_a_smaller_kv_cache_is_no_reason_to_reserve_less() -> None:
     recorded: dict[str, Limit] = {
         **LIMITS, "kv_cache_memory_bytes": 1 << 30, "enforce_eager": True,

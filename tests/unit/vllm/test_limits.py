@@ -27,6 +27,7 @@ OWN_READERS = {
     "num_sms",
     "dtype_size",
     "reorder_batch_threshold",
+    "kernel_block_size",
     "max_encoder_len",
     "mixed_graph_tokens",
     "expert_parallel_size",

@@ -77,21 +77,23 @@ def runner_limits(worker: Any) -> dict[str, Limit]:
     """What only the runner and its metadata builders know, once they are made.
 
     The largest `reorder_batch_threshold` of the builders (tokens of a request that still
-    decodes), and the longest sequence of an encoder (0 without one).
+    decodes), the smallest block that one of them was made for (0.13.0 to 0.33.0: the spec with
+    the kernel's block size), and the longest sequence of an encoder (0 without one).
     """
     found: dict[str, Limit] = {}
     encoder = _walk(worker, "model_runner.max_encoder_len")
     if isinstance(encoder, int):
         found["max_encoder_len"] = encoder
     groups = _walk(worker, "model_runner.attn_groups") or ()
-    thresholds = [
-        builder.reorder_batch_threshold
-        for several in groups
-        for group in several
-        for builder in group.metadata_builders
-    ]
-    numbers = [t for t in thresholds if isinstance(t, int)]
-    return found | ({"reorder_batch_threshold": max(numbers)} if numbers else {})
+    builders = [b for several in groups for group in several for b in group.metadata_builders]
+    widths = _integers(getattr(b, "reorder_batch_threshold", None) for b in builders)
+    blocks = _integers(_walk(b, "kv_cache_spec.block_size") for b in builders)
+    found |= {"reorder_batch_threshold": max(widths)} if widths else {}
+    return found | ({"kernel_block_size": min(blocks)} if blocks else {})
+
+
+def _integers(values: Iterable[object]) -> list[int]:
+    return [value for value in values if isinstance(value, int)]
 
 
 def _text_limits(vllm_config: Any) -> dict[str, Limit]:
