@@ -38,6 +38,7 @@ _COMMON: Final = {
     "num_sms": 132,
     "dtype_size": 2,
     "mixed_graph_tokens": 0,
+    "widest_mixed_graph": 0,
     "enable_chunked_prefill": 1,
     "enable_prefix_caching": 1,
     "tq_max_kv_splits_for_cuda_graph": 32,

@@ -61,6 +61,7 @@ _FUNCTIONS: Final = {
 _GENERAL: Final = {
     "max_cudagraph_capture_size": 1,
     "mixed_graph_tokens": 0,
+    "widest_mixed_graph": 0,
     "num_speculative_tokens": 1,
 }
 _WIDTH: Final = 88 - 12  # less the indent of a constructor's if

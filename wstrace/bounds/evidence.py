@@ -17,7 +17,7 @@ from wstrace.bounds.limits import RoleLimit, role_limits
 from wstrace.expr.expression import Expression
 from wstrace.reserve.evaluate import numeric
 from wstrace.trace.records import Limit, Request, ScheduledRequest, Step
-from wstrace.vllm.quantities import mixed_graph_tokens
+from wstrace.vllm.quantities import MIXED_GRAPHS, mixed_graphs
 
 Row = Mapping[str, int]
 _MOST_POINTS: Final = 200_000
@@ -58,8 +58,9 @@ class Site:
     @cached_property
     def numbers(self) -> dict[str, int]:
         """The limits that formulas can use."""
-        padding = mixed_graph_tokens(self.limits)
-        return numeric(self.limits) | ({"mixed_graph_tokens": padding} if padding else {})
+        padding = mixed_graphs(self.limits)
+        found = dict(zip(MIXED_GRAPHS, padding, strict=True)) if any(padding) else {}
+        return numeric(self.limits) | found
 
     @cached_property
     def roles(self) -> dict[str, RoleLimit]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from wstrace.expr import expression
 from wstrace.reserve.evaluate import numeric
-from wstrace.vllm.quantities import mixed_graph_tokens
+from wstrace.vllm.quantities import MIXED_GRAPHS, mixed_graphs, widest_mixed_graph
 from wstrace.vllm.roles import ROLES, Role, decode_width, longest, most_requests
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class RoleLimit:
 def role_limits(limits: Mapping[str, Limit]) -> dict[str, RoleLimit]:
     """The range of every role under `limits`."""
     numbers = numeric(limits)
-    numbers["mixed_graph_tokens"] = mixed_graph_tokens(limits)
+    numbers |= dict(zip(MIXED_GRAPHS, mixed_graphs(limits), strict=True))
     return {name: _role_limit(name, role, numbers) for name, role in ROLES.items()}
 
 
@@ -60,7 +60,7 @@ def joint_limits(roles: Iterable[str], limits: Mapping[str, Limit]) -> list[str]
     known = set(roles)
     numbers = numeric(limits)
     texts = _joint_texts(numbers)
-    if not mixed_graph_tokens(limits):
+    if not widest_mixed_graph(limits):
         texts += _unpadded_texts(decode_width(numbers))
     if not numbers.get("max_encoder_len"):
         texts += _SELF_ATTENTION

@@ -150,6 +150,9 @@ def _new_quantity(recorded: Mapping[str, Limit], live: Mapping[str, int]) -> str
         "max_num_batched_tokens", widest
     ):
         return f"the reserve config was made without max_cudagraph_capture_size ({widest} now)"
+    padded = live.get("mixed_graph_tokens", 0)
+    if recorded.get("mixed_graph_tokens") == 0 and padded > live.get("max_num_seqs", padded):
+        return f"the reserve config was made without full graphs of mixed steps ({padded} tokens)"
     return None
 
 

@@ -221,10 +221,18 @@ _GRAPHS_AND_CACHE: Final = {
         flag="--max-cudagraph-capture-size",
     ),
     "mixed_graph_tokens": Number(
-        meaning="most tokens of a full graph that takes mixed steps, padding included",
+        meaning="most tokens that a full graph of a mixed step counts where all requests decode,"
+        " padding included",
         kind="count",
         use="live",
         default=0,
+        why="no full graph of a mixed step",
+    ),
+    "widest_mixed_graph": Number(
+        meaning="most tokens of a full graph that takes mixed steps",
+        kind="count",
+        use="live",
+        default="mixed_graph_tokens",
         why="no full graph of a mixed step",
     ),
     "cudagraph_capture_sizes": Number(

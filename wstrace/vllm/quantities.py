@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from wstrace.vllm.number import DP, TP
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -72,18 +74,49 @@ _UNPADDED: Final = ("NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE
 than there can be. vLLM 0.13.0 to 0.33.0: CUDAGraphMode, and the dispatcher's keys."""
 
 
-def mixed_graph_tokens(limits: Mapping[str, object]) -> int:
-    """Most tokens that a full graph of a mixed step counts, its padding included; 0 without.
+def widest_mixed_graph(limits: Mapping[str, object]) -> int:
+    """Most tokens of a full graph that takes mixed steps; 0 where there is none.
 
     Under FULL vLLM's attention metadata has the padded count: 64 requests, a graph for 128
     tokens, and the layer sees 128 decoding tokens.
     """
-    told = limits.get("mixed_graph_tokens")
-    if isinstance(told, int):
-        return told
+    for name in ("widest_mixed_graph", "mixed_graph_tokens"):  # a trace of before has the second
+        told = limits.get(name)
+        if isinstance(told, int):
+            return told
     widest = limits.get("max_cudagraph_capture_size")
     padded = isinstance(widest, int) and limits.get("cudagraph_mode") not in _UNPADDED
     return widest if padded and isinstance(widest, int) else 0
+
+
+def mixed_graph_tokens(limits: Mapping[str, object]) -> int:
+    """Most tokens that such a graph counts where every request decodes, its padding included.
+
+    A step is padded to the next size that was captured, and not at all beyond the last one. With
+    data parallelism all ranks are padded to the longest step among them (0.13.0 to 0.33.0:
+    the dispatcher's table of sizes, coordinate_batch_across_dp).
+    """
+    told = limits.get("mixed_graph_tokens")
+    if isinstance(told, int):
+        return told
+    widest, sizes = widest_mixed_graph(limits), limits.get("cudagraph_capture_sizes")
+    seqs, tp = limits.get("max_num_seqs"), limits.get(TP) or 1
+    alone = limits.get(DP, 1) == 1 and isinstance(tp, int)
+    if not widest or not alone or not isinstance(sizes, list) or not isinstance(seqs, int):
+        return widest
+    drafts = limits.get("num_speculative_tokens") or 0
+    times = 1 + int(bool(limits.get("parallel_drafting")))
+    most = seqs * (1 + times * drafts) if isinstance(drafts, int) else widest
+    most = -(-most // tp) * tp  # sequence parallelism rounds a step up first
+    return min((size for size in sizes if size >= most), default=0)
+
+
+MIXED_GRAPHS: Final = ("mixed_graph_tokens", "widest_mixed_graph")
+
+
+def mixed_graphs(limits: Mapping[str, object]) -> tuple[int, int]:
+    """The `MIXED_GRAPHS` of an engine."""
+    return mixed_graph_tokens(limits), widest_mixed_graph(limits)
 
 
 def expanded(text: str) -> str:

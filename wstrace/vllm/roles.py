@@ -54,7 +54,9 @@ def _decode_tokens(numbers: Numbers) -> str:
     tokens = "max_num_seqs"
     if width != "1":
         tokens = f"min(max_num_batched_tokens, max_num_seqs * {width})"
-    return f"max({tokens}, mixed_graph_tokens)" if numbers["mixed_graph_tokens"] else tokens
+    drafts = width == drafts_width(numbers)
+    padded = "mixed_graph_tokens" if drafts else "widest_mixed_graph"
+    return f"max({tokens}, {padded})" if numbers["widest_mixed_graph"] else tokens
 
 
 def drafts_width(numbers: Numbers) -> str:

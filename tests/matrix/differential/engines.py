@@ -15,12 +15,13 @@ CAPTURED = (1, 2, 4, *range(8, 513, 8))
 class Engine:
     """One engine: its config's numbers by wstrace's names, per rank where they are sharded.
 
-    `words` are settings that are no numbers. `dispatch` is how tokens reach the experts,
+    `words` are settings that are no numbers, `captured` the sizes of its graphs. `dispatch` is how tokens reach the experts,
     `sm_family` the GPU's (vLLM asks for 100 and 120), `lora` whether adapters are served.
     """
 
     numbers: dict[str, int]
     words: dict[str, str] = field(default_factory=dict)
+    captured: tuple[int, ...] = ()
     dispatch: str = "none"
     sm_family: int = 90
     lora: bool = False
@@ -64,6 +65,7 @@ def draw_engine(random: Random, *, prefill_context: bool = True) -> Engine:
     heads = random.choice((1, 2, 4, 8, 16, 24, 32, 64))
     experts = random.choice((8, 60, 64, 128, 256))
     ranks = tp * dp * pcp if ep else 1
+    captured = _captured(random, budget)
     numbers = {
         "tensor_parallel_size": tp,
         "data_parallel_size": dp,
@@ -75,7 +77,7 @@ def draw_engine(random: Random, *, prefill_context: bool = True) -> Engine:
         "max_num_seqs": seqs,
         "max_model_len": random.choice((4096, 32768, 131072, random.randint(600, 50000))),
         "block_size": random.choice((16, 32, 64, 128)),
-        "max_cudagraph_capture_size": max(s for s in CAPTURED if s <= min(512, max(1, budget))),
+        "max_cudagraph_capture_size": max(captured),
         "num_attention_heads": heads,
         "num_kv_heads": random.choice([n for n in (1, 2, 4, 8) if heads % n == 0]),
         "head_size": random.choice((64, 96, 128, 256)),
@@ -101,8 +103,9 @@ def draw_engine(random: Random, *, prefill_context: bool = True) -> Engine:
         numbers["num_speculative_tokens"] = drafts
     dispatch = "none" if dp * pcp == 1 else "gather"
     if ep and dispatch == "gather":
-        dispatch = random.choice(("gather", "routed", "pairwise"))
-    split = dispatch in ("gather", "routed") and ep and tp > 1 and dp > 1
+        read = random.random() < 0.9
+        dispatch = random.choice(("gather", "routed", "pairwise") if read else UNREAD)
+    split = dispatch not in ("none", "pairwise", "pairs_once") and ep and tp > 1 and dp > 1
     numbers["sequence_parallel_size"] = tp if split else 1
     modes = ("FULL_AND_PIECEWISE", "FULL_AND_PIECEWISE", "FULL", "FULL_DECODE_ONLY", "NONE")
     words = {
@@ -111,10 +114,26 @@ def draw_engine(random: Random, *, prefill_context: bool = True) -> Engine:
         "cudagraph_mode": random.choice(modes),
     }
     family = random.choice((90, 100, 120))
-    return Engine(numbers, words, dispatch, family, random.random() < 0.2)
+    return Engine(numbers, words, captured, dispatch, family, random.random() < 0.2)
 
 
+def _captured(random: Random, budget: int) -> tuple[int, ...]:
+    """vLLM's default sizes, or a few that somebody gave, none above the token budget."""
+    most = max(1, min(512, budget))
+    if random.random() < 0.7:
+        return tuple(size for size in CAPTURED if size <= most)
+    return tuple(sorted({random.randint(1, most) for _ in range(random.randint(1, 5))}))
+
+
+UNREAD = ("whole_steps", "pairs", "pairs_once", "own_experts")
+"""Ways by which more rows arrive than rules count, so that none may prove anything: a buffer of
+a whole step from each rank (MoRI, FlashInfer one-sided), a row for each pair of a token and an
+expert (DeepEP v2; MoonEP, which splits no step), experts that dispatch by themselves."""
 _BACKENDS = {
+    "whole_steps": "mori_high_throughput",
+    "pairs": "deepep_v2",
+    "pairs_once": "moonep",
+    "own_experts": "passthrough",
     "none": "allgather_reducescatter",
     "gather": "allgather_reducescatter",
     "routed": "deepep_high_throughput",
@@ -224,14 +243,18 @@ def _random_step(engine: Engine, random: Random) -> list[ScheduledRequest]:
 
 def _padded(engine: Engine, step: list[ScheduledRequest], random: Random) -> tuple[int, int]:
     """The tokens of a step and those its attention counts: as scheduled, or those of the next
-    graph. FULL_AND_PIECEWISE has full graphs of decodes, as long as there are so many."""
+    graph. FULL_AND_PIECEWISE has full graphs of decodes, as long as there are so many. With
+    data parallelism the longest step of all ranks decides, where all of them run as graphs."""
     tokens = sum(request.scheduled for request in step)
-    fits = [s for s in CAPTURED if tokens <= s <= engine["max_cudagraph_capture_size"]]
+    fits = [size for size in engine.captured if tokens <= size]
     mode, width = engine.words["cudagraph_mode"], _width(engine)
     decodes = all(r.computed and r.scheduled == width for r in step)
     full = decodes and fits and fits[0] <= engine["max_num_seqs"] * width
     if not fits or mode == "NONE" or random.random() < 0.3:
         return tokens, tokens
+    if mode == "FULL" and engine["data_parallel_size"] > 1:
+        longest = random.choice(fits)
+        return longest, longest
     if mode == "FULL" or full:
         return fits[0], fits[0]
     return (tokens if mode == "FULL_DECODE_ONLY" else fits[0]), tokens

@@ -148,8 +148,14 @@ def _bound(
     """The bound of a trace that saw these requests; why there is none of grade proved."""
     told: dict[str, Limit] = {n: v for n, v in engine.numbers.items() if n in LIMIT_NAMES}
     told |= {n: v for n, v in engine.words.items() if n in LIMIT_NAMES}
+    told["cudagraph_capture_sizes"] = list(engine.captured)
+    classes = {
+        "fused_experts": scene.experts,
+        "caller": scene.caller,
+        "prepare_finalize": scene.dispatch(release, engine),
+    }
     asks = tuple(
-        _request(scene, index, state, specs) for index, (state, specs) in enumerate(seen)
+        _request(classes, index, state, specs) for index, (state, specs) in enumerate(seen)
     )
     limits = {**told, **scene.numbers(engine)}
     found = by_rule(Site(scene.file, scene.function, asks, limits, release.version))
@@ -158,13 +164,12 @@ def _bound(
     return found.why or "no rule"
 
 
-def _request(scene: Scene, index: int, state: State, specs: Specs) -> Request:
+def _request(classes: dict[str, str], index: int, state: State, specs: Specs) -> Request:
     size = request_bytes(specs)
     step = Step(
         index=index, total_tokens=state.tokens, num_reqs=len(state.requests),
         requests=list(state.requests),
     )  # fmt: skip
-    told = {"fused_experts": scene.experts, "caller": scene.caller}
     buffers = [
         Spec([int(d) for d in shape], str(dtype), request_bytes(((shape, dtype),)))
         for shape, dtype in specs
@@ -172,5 +177,5 @@ def _request(scene: Scene, index: int, state: State, specs: Specs) -> Request:
     return Request(
         site=1, slot=Slot(), bytes=size, arena=size, phase="serving", locked=True, step=step,
         specs=buffers,
-        classes={name: [cls] for name, cls in told.items() if cls},
+        classes={name: [cls] for name, cls in classes.items() if cls},
     )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.matrix.differential.engines import Engine, State
+from tests.matrix.differential.engines import UNREAD, Engine, State
 from tests.matrix.differential.released import Release, instance, specs_of
 from tests.matrix.differential.scene import BF16, Scene, has, taken
 from wstrace.known_sites.known import known_sites
@@ -36,6 +36,7 @@ def expert_scenes(release: Release) -> Iterator[Scene]:
             partial(_allocate, marlin, "MarlinExperts", padded=True),
             partial(_kept_widths, release),
             "MarlinExperts",
+            dispatch=partial(prepare_finalize, "MarlinExperts"),
         )
     named = {name for site in known_sites() if site.family == "moe" for name in site.experts}
     for name in sorted(named):
@@ -46,11 +47,13 @@ def expert_scenes(release: Release) -> Iterator[Scene]:
         for bits in (16, 8, 4) if "Humming" in name else (16,):
             play = partial(_allocate, file, name, bits=bits)
             shown = f"MoE {name}" + ("" if "Humming" not in name else f", {bits} bits")
-            yield Scene(shown, KERNEL, ALLOCATE, play, told, name)
+            ways = partial(prepare_finalize, name)
+            yield Scene(shown, KERNEL, ALLOCATE, play, told, name, dispatch=ways)
             if "Humming" in name:
                 play = partial(_allocate, file, name, bits=bits, whole=False)
                 own = "HummingExpertsBase.make_workspaces"
-                yield Scene(f"{shown}, its own call", file, own, play, told, caller=name)
+                alone = f"{shown}, its own call"
+                yield Scene(alone, file, own, play, told, caller=name, dispatch=ways)
 
 
 def has_prefill_context(release: Release) -> bool:
@@ -80,6 +83,30 @@ _ARRIVE = {
     "FlashInferCuteDSLExperts",
 }
 """Experts that count the rows of the batch that arrives: a budget from each dispatcher."""
+
+
+_ARRIVES = {
+    "none": ("MoEPrepareAndFinalizeNoDPEPModular", "MoEPrepareAndFinalizeNoEP"),
+    "gather": ("MoEPrepareAndFinalizeNaiveDPEPModular", "MoEPrepareAndFinalizeNaiveEP"),
+    "routed": ("DeepEPHTPrepareAndFinalize",),
+    "pairwise": (
+        "FlashInferNVLinkTwoSidedPrepareAndFinalize",
+        "FlashInferA2APrepareAndFinalize",
+        "FlashInferAllToAllMoEPrepareAndFinalize",
+    ),
+    "whole_steps": ("MoriPrepareAndFinalize",),
+    "pairs": ("DeepEPV2PrepareAndFinalize",),
+    "pairs_once": ("MoonEPPrepareAndFinalize",),
+    "own_experts": ("PassThroughPrepareAndFinalize",),
+}
+"""The class that hands rows to the experts, by its names since 0.33.0 back to 0.13.0."""
+
+
+def prepare_finalize(name: str, release: Release, engine: Engine) -> str:
+    """The class of `prepare_finalize` for these experts; "" where the release has none."""
+    batched = _is_batched(release, name)
+    wanted = ("DeepEPLLPrepareAndFinalize",) if batched else _ARRIVES[engine.dispatch]
+    return next((cls for cls in wanted if _file_of(release, cls) is not None), "")
 
 
 def _is_batched(release: Release, name: str) -> bool:
@@ -154,14 +181,18 @@ def expert_rows(release: Release, engine: Engine, state: State) -> int:
     gather: every DP and PCP rank's tokens, each split over its TP ranks and so rounded up
     (fused_moe/runner, sequence parallel). routed (DeepEP high throughput): the same at most,
     where every token picks an expert of this rank. pairwise (MoRI, FlashInfer two-sided): each
-    rank of the expert group sends a buffer of its whole step.
+    rank of the expert group sends a buffer of its whole step. The others are `UNREAD`.
     """
     ranks = engine["data_parallel_size"] * engine["prefill_context_parallel_size"]
     tokens = local_rows(release, engine, state)
     tp = engine["sequence_parallel_size"]
     split = -(-tokens // tp) * tp
-    if engine.dispatch == "pairwise":
+    if engine.dispatch in ("pairwise", "own_experts"):
         return engine["expert_parallel_size"] * tokens
+    if engine.dispatch == "whole_steps":
+        return engine["expert_parallel_size"] * engine["max_num_batched_tokens"]
+    if engine.dispatch in UNREAD:
+        return engine["expert_parallel_size"] * tokens * engine["top_k"]
     return ranks * split if engine.dispatch != "none" else tokens
 
 

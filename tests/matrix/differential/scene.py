@@ -21,7 +21,8 @@ class Scene:
     """A call site in one release. `play` gives a request's specs, None where this engine or
     step does not come there. `numbers` are the layer's own, as the recorder reads them or a
     person tells them with --set; `experts` is the class that a fused MoE kernel asks for,
-    `caller` the class of the object that asks."""
+    `caller` the class of the object that asks, `dispatch` gives the class that hands it its
+    rows ("" where it has none)."""
 
     name: str
     file: str
@@ -30,6 +31,7 @@ class Scene:
     numbers: Callable[[Engine], dict[str, int]] = lambda _: {}
     experts: str = ""
     caller: str = ""
+    dispatch: Callable[[Release, Engine], str] = lambda *_: ""
 
 
 def has(release: Release, file: str, name: str) -> bool:

@@ -24,6 +24,36 @@ def _maximum(role: str, **changes: Limit) -> int | None:
     return role_limits({**LIMITS, **changes})[role].maximum
 
 
+FULL: dict[str, Limit] = {
+    "cudagraph_mode": "FULL",
+    "cudagraph_capture_sizes": [1, 8, 48, 96],
+    "max_cudagraph_capture_size": 96,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        ({}, 48),  # 32 requests in a graph of 48
+        ({"cudagraph_mode": "FULL_AND_PIECEWISE"}, 32),
+        ({"max_num_seqs": 48}, 48),
+        ({"num_speculative_tokens": 1}, 96),  # 64 tokens
+        ({"num_speculative_tokens": 1, "parallel_drafting": True}, 96),  # 96 tokens
+        ({"num_speculative_tokens": 3}, 128),  # beyond the last graph nothing is padded
+        ({"max_num_seqs": 47, "tensor_parallel_size": 2}, 48),
+        ({"max_num_seqs": 49}, 96),
+        ({"data_parallel_size": 2}, 96),  # another rank's step may be longer
+        ({"cudagraph_capture_sizes": None}, 96),
+        ({"kv_lora_rank": 512, "reorder_batch_threshold": 1}, 48),
+        ({"kv_lora_rank": 512, "reorder_batch_threshold": 2}, 96),  # a wider decode
+    ],
+)
+def test_a_full_graph_pads_decodes_to_its_next_size(
+    changes: dict[str, Limit], most: int
+) -> None:
+    assert _maximum("num_decode_tokens", **(FULL | changes)) == most
+
+
 def test_every_role_has_a_limit_and_a_source() -> None:
     found = role_limits(LIMITS)
     assert found.keys() == ROLES.keys()

@@ -72,6 +72,17 @@ def test_what_vllm_knows_only_after_profiling_is_taken_as_recorded() -> None:
     assert read[0].bytes == 16 * 512 * 256
 
 
+@pytest.mark.parametrize(("padded", "refused"), [(64, False), (128, True)])
+def test_graphs_that_pad_above_the_requests_are_a_new_quantity(
+    padded: int, refused: bool
+) -> None:
+    """Made under PIECEWISE and started under FULL, where 64 requests are padded to 128."""
+    made = config(limits={**LIMITS, "mixed_graph_tokens": 0})
+    live = _live(max_num_seqs=64, mixed_graph_tokens=padded)
+    why = mismatch(made, live, made.model.digest)
+    assert (why is not None and "full graphs of mixed steps" in why) == refused
+
+
 def test_a_smaller_kv_cache_is_no_reason_to_reserve_less() -> None:
     recorded: dict[str, Limit] = {
         **LIMITS, "kv_cache_memory_bytes": 1 << 30, "enforce_eager": True,

@@ -30,6 +30,7 @@ OWN_READERS = {
     "kernel_block_size",
     "max_encoder_len",
     "mixed_graph_tokens",
+    "widest_mixed_graph",
     "expert_parallel_size",
     "sequence_parallel_size",
     "moe_hidden_dim",

@@ -19,7 +19,7 @@ from wstrace.trace.records import Limit, Ranks
 from wstrace.vllm import model_config
 from wstrace.vllm.limits import NUMBERS, rows
 from wstrace.vllm.number import DP, TP
-from wstrace.vllm.quantities import mixed_graph_tokens
+from wstrace.vllm.quantities import MIXED_GRAPHS, mixed_graphs
 
 
 def _walk(root: Any, path: str) -> Any:
@@ -59,7 +59,7 @@ def read_limits(vllm_config: Any) -> dict[str, Limit]:
     limits.update(_head_limits(vllm_config))
     limits.update(_environment_limits())
     limits.update(_device_limits(vllm_config))
-    limits["mixed_graph_tokens"] = mixed_graph_tokens(limits)
+    limits.update(zip(MIXED_GRAPHS, mixed_graphs(limits), strict=True))
     limits["model"] = os.path.basename(str(_walk(vllm_config, "model_config.model") or ""))
     return limits
 
