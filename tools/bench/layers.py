@@ -51,6 +51,14 @@ class Layer:
             ((num_rows, self.num_heads, self.head_size), torch.bfloat16)
         )
 
+    def direct(self, metadata: BenchMetadata) -> Any:
+        """Rows of the decodes by one call, the only one of `flat`."""
+        return self.flat(metadata.num_decode_tokens)
+
+    def flat(self, num_rows: int) -> Any:
+        """The request; its formula is read from one caller."""
+        return self.manager.get_simultaneous(((num_rows, self.head_size), torch.bfloat16))
+
     def scratch(self, _: BenchMetadata) -> Any:
         """A request of numbers of the layer: no caller is followed."""
         return self.manager.get_simultaneous(((self.num_heads, self.head_size), torch.bfloat16))

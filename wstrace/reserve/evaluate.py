@@ -152,7 +152,9 @@ def _new_quantity(recorded: Mapping[str, Limit], live: Mapping[str, int]) -> str
         return f"the reserve config was made without max_cudagraph_capture_size ({widest} now)"
     padded = live.get("mixed_graph_tokens", 0)
     if recorded.get("mixed_graph_tokens") == 0 and padded > live.get("max_num_seqs", padded):
-        return f"the reserve config was made without full graphs of mixed steps ({padded} tokens)"
+        return (
+            f"the reserve config was made without full graphs of mixed steps ({padded} tokens)"
+        )
     return None
 
 

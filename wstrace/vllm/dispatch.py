@@ -74,7 +74,9 @@ def numbers_of(settings: Mapping[str, Limit]) -> dict[str, int]:
     ranks = expert_parallel_size(settings)
     told = not settings.keys().isdisjoint(("expert_parallel_size", "enable_expert_parallel"))
     read = is_read(settings, ()) if told else backend in _READ_BACKENDS
-    found = {"unread_dispatch": int(not read)} | ({"expert_parallel_size": ranks} if told else {})
+    found = {"unread_dispatch": int(not read)} | (
+        {"expert_parallel_size": ranks} if told else {}
+    )
     tp, dp = (settings.get(name) or 1 for name in (TP, DP))
     if backend in _SPLITTING and ranks > 1 and dp != 1 and isinstance(tp, int) and tp > 1:
         found["sequence_parallel_size"] = tp

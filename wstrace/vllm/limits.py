@@ -221,8 +221,8 @@ _GRAPHS_AND_CACHE: Final = {
         flag="--max-cudagraph-capture-size",
     ),
     "mixed_graph_tokens": Number(
-        meaning="most tokens that a full graph of a mixed step counts where all requests decode,"
-        " padding included",
+        meaning="most tokens that a full graph of a mixed step counts where all requests"
+        " decode, padding included",
         kind="count",
         use="live",
         default=0,

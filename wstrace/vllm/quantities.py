@@ -80,7 +80,10 @@ def widest_mixed_graph(limits: Mapping[str, object]) -> int:
     Under FULL vLLM's attention metadata has the padded count: 64 requests, a graph for 128
     tokens, and the layer sees 128 decoding tokens.
     """
-    for name in ("widest_mixed_graph", "mixed_graph_tokens"):  # a trace of before has the second
+    for name in (
+        "widest_mixed_graph",
+        "mixed_graph_tokens",
+    ):  # a trace of before has the second
         told = limits.get(name)
         if isinstance(told, int):
             return told
@@ -92,7 +95,7 @@ def widest_mixed_graph(limits: Mapping[str, object]) -> int:
 def mixed_graph_tokens(limits: Mapping[str, object]) -> int:
     """Most tokens that such a graph counts where every request decodes, its padding included.
 
-    A step is padded to the next size that was captured, and not at all beyond the last one. With
+    A step is padded to the next size that was captured, and not at all beyond the last. With
     data parallelism all ranks are padded to the longest step among them (0.13.0 to 0.33.0:
     the dispatcher's table of sizes, coordinate_batch_across_dp).
     """

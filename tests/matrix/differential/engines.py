@@ -15,8 +15,9 @@ CAPTURED = (1, 2, 4, *range(8, 513, 8))
 class Engine:
     """One engine: its config's numbers by wstrace's names, per rank where they are sharded.
 
-    `words` are settings that are no numbers, `captured` the sizes of its graphs. `dispatch` is how tokens reach the experts,
-    `sm_family` the GPU's (vLLM asks for 100 and 120), `lora` whether adapters are served.
+    `words` are settings that are no numbers, `captured` the graphs' sizes. `dispatch` is how
+    tokens reach the experts, `sm_family` the GPU's (vLLM asks for 100 and 120), `lora` whether
+    adapters are served.
     """
 
     numbers: dict[str, int]

@@ -51,9 +51,9 @@ def _of_flag(flag: str, site: KnownSite) -> set[str]:
 @every_variant
 def test_no_flag_is_called_idle_that_the_formula_takes(site: KnownSite) -> None:
     """`not_levers` are told to people who look for what lowers the bytes."""
-    assert {f.flag: _of_flag(f.flag, site) for f in site.not_levers if f.flag} == dict.fromkeys(
-        (flag.flag for flag in site.not_levers), set()
-    )
+    assert {
+        f.flag: _of_flag(f.flag, site) for f in site.not_levers if _of_flag(f.flag, site)
+    } == {}
 
 
 SET_BY_THE_LEVER = {

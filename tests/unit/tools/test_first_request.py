@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dis
 import json
+from types import CodeType
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
 from tools.bench import first_request
+from wstrace.recorder.hooks.requests import CODE_NAME, wrap_ensure
 
 
 def test_a_first_request_is_sliced_and_quick(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,7 +20,26 @@ def test_a_first_request_is_sliced_and_quick(capsys: pytest.CaptureFixture[str])
     first_request.main(["--sizes", "40", "--pairs", "4", "--calls", "20"])
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)
-    assert found["recorded"] == found["closed"] == 44
+    assert found["recorded"] == found["closed"] == 45
     assert found["first_ms"] < 5
-    assert set(found["seen_added_us"]) == {"no_caller", "two_callers", "two_ways"}
+    assert set(found["seen_added_us"]) == {"no_caller", "one_caller", "two_callers", "two_ways"}
+    assert set(found["look_us"]) == {"no_caller", "one_caller", "two_callers"}
     assert max(found["seen_added_us"].values()) < 20
+
+
+def test_without_the_look_another_caller_is_not_seen() -> None:
+    """The bench compares with code that lacks the look, not with the same code twice."""
+    seen = {}
+    for name, made in (("whole", wrap_ensure), ("blind", first_request.without_look())):
+        source = [step.argval for step in dis.get_instructions(_inner(made))]
+        seen[name] = source.count("f_back")
+    assert seen == {"whole": 2, "blind": 0}
+
+
+def _inner(maker: Any) -> CodeType:
+    """The wrapper's code in that of its maker's maker."""
+    (make,) = (c for c in maker.__code__.co_consts if getattr(c, "co_name", "") == "make")
+    (found,) = (
+        c for c in make.co_consts if getattr(c, "co_name", "") == CODE_NAME.split(".")[1]
+    )
+    return found

@@ -135,9 +135,11 @@ def _dispatch(
             "Add --set enable_expert_parallel=1, or 0.",
         )
     said = numbers_of({**words, **values})
-    return {name: said[name] for name in said if name in site.takes} | values | {
-        "unread_dispatch": max(said["unread_dispatch"], values.get("unread_dispatch", 0))
-    }
+    return (
+        {name: said[name] for name in said if name in site.takes}
+        | values
+        | {"unread_dispatch": max(said["unread_dispatch"], values.get("unread_dispatch", 0))}
+    )
 
 
 def _refuse_unused(values: dict[str, int], expression: str) -> None:

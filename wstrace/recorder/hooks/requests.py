@@ -78,9 +78,22 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
                 # The counters keep it alive, so that no other code can get the id.
                 key = (id(frame.f_code), frame.f_lasti, required_bytes, index)
                 entry = hot.get(key)
-                if entry is not None:
-                    on_way = entry.on_way
-                    if on_way is not None and not on_way(frame):
+                if entry is not None and (code := entry.caller) is not None:
+                    # Two levels of callers, spelled out: a call costs as much as both.
+                    caller = frame.f_back
+                    if (
+                        caller is None
+                        or caller.f_lasti != entry.place
+                        or caller.f_code is not code
+                        or (
+                            entry.outer is not None
+                            and (
+                                (caller := caller.f_back) is None
+                                or caller.f_lasti != entry.outer_place
+                                or caller.f_code is not entry.outer
+                            )
+                        )
+                    ):
                         entry = entry.taken(frame)
             except Exception:  # a thread's first function has no caller
                 frame, key, entry = getframe(), None, None
@@ -199,7 +212,7 @@ def answered(
         if live.streams.on:  # every request is judged, so none may become known
             _tally(live, novel, site).add(novel.bytes)
             return
-        entry.on_way = known.check()
+        entry.follow(known)
         live.counters.remember(key, hot_code, entry)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 COUNTS_EVERY_NS = 1_000_000_000
 HotKey = tuple[Any, ...]
+ASK = object()
+"""No call is this: a way that the hot path cannot compare by itself."""
 
 
 @dataclass(slots=True)
@@ -27,8 +29,11 @@ class Entry:
     """What the hot path keeps for one key and way: calls so far, and where they belong.
 
     `on_way` tells whether a frame makes its request on the entry's way; None where no other
-    can lead to the key. `other` is the entry of the same key on another way: another caller,
-    or another class of `self`.
+    can lead to the key. `caller`, `place`, `outer` and `outer_place` are the calls of a way of
+    one or two of them, which the hot path compares itself: a call of `on_way` costs as much
+    as all of that. `caller` is `ASK` where `on_way` has to be asked, None where no way counts.
+    `other` is the entry of the same key on another way: another caller, or another class of
+    `self`.
     """
 
     calls: int
@@ -37,6 +42,22 @@ class Entry:
     bytes: int
     on_way: Check | None = None
     other: Entry | None = None
+    caller: object = None
+    place: int = 0
+    outer: object = None
+    outer_place: int = 0
+
+    def follow(self, way: Way) -> None:
+        """Count only requests on this way."""
+        self.on_way = way.check()
+        if self.on_way is None:
+            return
+        if way.kinds or not 1 <= len(way.above) <= 2:
+            self.caller = ASK
+            return
+        self.caller, self.place = way.above[0]
+        if len(way.above) > 1:
+            self.outer, self.outer_place = way.above[1]
 
     def taken(self, frame: FrameType) -> Entry | None:
         """The entry of the way on which `frame` makes its request; None for a new way."""

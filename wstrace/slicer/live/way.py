@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Final
 
 from wstrace.slicer.syntax import asserted_class, function_source
 
@@ -34,21 +34,11 @@ class Way:
     types: tuple[str, ...] = field(default=(), compare=False)
 
     def check(self) -> Check | None:
-        """Whether a frame makes its request on this way; None where there is no other.
-
-        Made once for each entry of the hot path, with the frames of the usual one and two
-        levels spelled out: a loop over them costs twice as much.
-        """
-        if self.kinds or len(self.above) > 2:
-            return self.holds
-        if not self.above:
-            return None
-        if len(self.above) == 1:
-            return _one_caller(*self.above[0])
-        return _two_callers(*self.above[0], *self.above[1])
+        """Whether a frame makes its request on this way; None where there is no other."""
+        return self.holds if self.above or self.kinds else None
 
     def holds(self, frame: FrameType) -> bool:
-        """As `check`, for any way."""
+        """As `check` says."""
         outer: FrameType | None = frame
         for code, place in self.above:
             assert outer is not None
@@ -65,31 +55,6 @@ class Way:
 
 
 EVERY_WAY: Final = Way()
-
-
-def _one_caller(code: CodeType, place: int) -> Check:
-    def on_way(frame: Any) -> bool:
-        try:
-            caller = frame.f_back
-            return caller.f_code is code and caller.f_lasti == place
-        except AttributeError:  # called by nobody: costs nothing to expect
-            return False
-
-    return on_way
-
-
-def _two_callers(code: CodeType, place: int, outer_code: CodeType, outer_place: int) -> Check:
-    def on_way(frame: Any) -> bool:
-        try:
-            caller = frame.f_back
-            if caller.f_lasti != place or caller.f_code is not code:
-                return False
-            outer = caller.f_back
-            return outer.f_lasti == outer_place and outer.f_code is outer_code
-        except AttributeError:
-            return False
-
-    return on_way
 
 
 def kind_of(value: object) -> type:
