@@ -206,14 +206,15 @@ def told(found: dict[str, Any]) -> str:
         f"{looks[n]:+.2f} us where it needs {words}" for n, words in kinds.items()
     )
     worst = "met" if max(looks.values()) <= LOOK_US else "missed"
-    return (
-        f"Through two followed callers, with class names: {first} ({found['sizes']} sizes;"
-        f" target {FIRST_MS} ms: {met}). A seen request adds {cost['no_caller']:.2f} us here,"
-        f" on a manager that does nothing. Of that, the look at who called, against the same code"
-        f" without it, in turn: {shown} for its formula (target {LOOK_US} us: {worst}). Where"
-        f" another way makes equal bytes, {more:.2f} us more. {found['machine']}, load average"
-        f" {found['load']:.1f}."
+    sentences = (
+        f"Through two followed callers, with class names: {first} ({found['sizes']} sizes;",
+        f"target {FIRST_MS} ms: {met}). A seen request adds {cost['no_caller']:.2f} us here,",
+        "on a manager that does nothing. Of that, the look at who called, against the same",
+        f"code without it, in turn: {shown} for its formula (target {LOOK_US} us: {worst}).",
+        f"Where another way makes equal bytes, {more:.2f} us more. {found['machine']}, load",
+        f"average {found['load']:.1f}.",
     )
+    return " ".join(sentences)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
