@@ -104,13 +104,13 @@ def mixed_graph_tokens(limits: Mapping[str, object]) -> int:
         return told
     widest, sizes = widest_mixed_graph(limits), limits.get("cudagraph_capture_sizes")
     seqs, tp = limits.get("max_num_seqs"), limits.get(TP) or 1
-    alone = limits.get(DP, 1) == 1 and isinstance(tp, int)
-    if not widest or not alone or not isinstance(sizes, list) or not isinstance(seqs, int):
-        return widest
     drafts = limits.get("num_speculative_tokens") or 0
+    if not widest or not isinstance(sizes, list) or limits.get(DP, 1) != 1:
+        return widest
+    if not (isinstance(seqs, int) and isinstance(tp, int) and isinstance(drafts, int)):
+        return widest
     times = 1 + int(bool(limits.get("parallel_drafting")))
-    most = seqs * (1 + times * drafts) if isinstance(drafts, int) else widest
-    most = -(-most // tp) * tp  # sequence parallelism rounds a step up first
+    most = -(-seqs * (1 + times * drafts) // tp) * tp  # sequence parallelism rounds up first
     return min((size for size in sizes if size >= most), default=0)
 
 

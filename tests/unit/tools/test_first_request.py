@@ -38,8 +38,9 @@ def test_without_the_look_another_caller_is_not_seen() -> None:
 
 def _inner(maker: Any) -> CodeType:
     """The wrapper's code in that of its maker's maker."""
-    (make,) = (c for c in maker.__code__.co_consts if getattr(c, "co_name", "") == "make")
-    (found,) = (
-        c for c in make.co_consts if getattr(c, "co_name", "") == CODE_NAME.split(".")[1]
-    )
-    return found
+    return _named(_named(maker.__code__, "make"), CODE_NAME.split(".")[1])
+
+
+def _named(code: CodeType, name: str) -> CodeType:
+    inner = [c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name]
+    return inner[0]
