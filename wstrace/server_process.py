@@ -5,24 +5,36 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Self
 
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
 LOG_TAIL_LINES: Final = 12
+LOG_TAIL_BYTES: Final = 1 << 18
+LONGEST_ERROR: Final = 300
 STOP_SECONDS: Final = 20.0
 WAIT_SECONDS: Final = 10.0
 READY_SECONDS: Final = 180.0
 LONGEST_SECONDS: Final = 1800.0
+# The last line of a traceback, and argparse's; a process label may stand before it.
+# matches: "(EngineCore pid=7) ERROR 11-28 [core.py:9] torch.OutOfMemoryError: out of memory"
+_ERROR: Final = re.compile(
+    r"(?:^|[\])] )((?:[\w.]*(?:Error|Exception)|\S+: error): \S.*)$", re.MULTILINE
+)
+# vLLM 0.13.0 to 0.33.0: what its parent processes end with names or wraps the cause above
+# matches: "RuntimeError: Engine core initialization failed. See root cause above."
+_POINTS_UP: Final = re.compile(r"root cause|: Worker failed with error '")
 # prctl(2): the signal that a process gets when the thread that started it ends.
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -45,6 +57,7 @@ class ServerProcess:
     on_wait: Callable[[float], None] | None = None
     dies_with_parent: bool = False
     process: subprocess.Popen[bytes] | None = None
+    log_begins: int = 0
 
     @property
     def command(self) -> Sequence[str]:
@@ -80,6 +93,7 @@ class ServerProcess:
     def start(self) -> None:
         """Start the command. Raises `WstraceError` where it cannot be run."""
         with self.log.open("ab") as log:
+            self.log_begins = log.tell()
             self.process = self._spawn(log)
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -107,7 +121,7 @@ class ServerProcess:
         while not self.healthy():
             now = time.monotonic()
             if self.exit_code is not None:
-                raise self.failed(f"the server exited with code {self.exit_code}")
+                raise self.failed(f"the server {how_ended(self.exit_code)}")
             if now - moved > self.ready_seconds:
                 raise self.failed(f"the server stood still for {self.ready_seconds:.0f} s")
             if now - started > self.longest_seconds:
@@ -122,6 +136,20 @@ class ServerProcess:
     def _progress(self) -> tuple[int, int]:
         """What changes while the server starts: its log's bytes, its processes' CPU ticks."""
         return self.log.stat().st_size, sum(map(_ticks, self.processes()))
+
+    def ended_within(self, seconds: float) -> str | None:
+        """How it ended, in words; None where it still runs after `seconds`."""
+        assert self.process
+        with suppress(subprocess.TimeoutExpired):
+            return how_ended(self.process.wait(seconds))
+        return None
+
+    def said(self) -> str:
+        """The end of what it wrote to its log since it was started."""
+        with self.log.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(self.log_begins, size - LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace")
 
     def failed(self, what: str) -> WstraceError:
         """An error that says `what`, with the end of the log."""
@@ -160,6 +188,26 @@ class ServerProcess:
             except ProcessLookupError:
                 break
             time.sleep(0.05)
+
+
+def last_error(text: str) -> str:
+    """The last error that a log states, on one line; "" for none.
+
+    vLLM's parent processes end with errors of their own that only point at the cause above.
+    """
+    found = [error.strip() for error in _ERROR.findall(text)]
+    causes = [error for error in found if not _POINTS_UP.search(error)] or found
+    return one_line(causes[-1])[:LONGEST_ERROR] if causes else ""
+
+
+def how_ended(code: int) -> str:
+    """`exited with code 1`; `was killed by SIGKILL`."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"was killed by signal {-code}"
 
 
 def _title(pid: int) -> str:

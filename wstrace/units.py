@@ -59,8 +59,11 @@ def human(size: int | None) -> str:
 
 
 def exact(size: int | None) -> str:
-    """`10,420,224 bytes (9.94 MiB)`."""
-    return "-" if size is None else f"{size:,} bytes ({human(size)})"
+    """`10,420,224 bytes (9.94 MiB)`; `512 bytes` where a unit would say it twice."""
+    if size is None:
+        return "-"
+    text = plural(size, "byte")
+    return text if abs(size) < 1 << 10 else f"{text} ({human(size)})"
 
 
 def plural(count: int, noun: str) -> str:

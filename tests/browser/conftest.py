@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.html import render
 
 pytest.importorskip("selenium")
@@ -134,13 +133,32 @@ class Page:
         (Path(folder) / name).write_bytes(base64.b64decode(shot["data"]))
 
 
-@pytest.fixture
-def show(driver: webdriver.Chrome, tmp_path: Path) -> Iterator[Callable[..., Page]]:
-    """`show(session, ...)` writes the report of one or two sessions and gives its page."""
+def serious_violations(page: Page) -> list[tuple[str, str]]:
+    """What axe-core finds on the page with everything open: a rule, the first such element."""
+    axe = os.environ.get("WSTRACE_AXE", "")
+    if not Path(axe).is_file():
+        pytest.skip("axe-core is fetched by scripts/browser-tests")
+    page.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    page.driver.execute_cdp_cmd(
+        "Runtime.evaluate", {"expression": Path(axe).read_text("utf-8")}
+    )
+    result: dict[str, Any] = page.driver.execute_async_script(
+        "const done = arguments[0]; axe.run(document).then(done, e => done({error: String(e)}))"
+    )
+    assert "error" not in result
+    serious = [v for v in result["violations"] if v["impact"] in ("serious", "critical")]
+    return [(v["id"], v["nodes"][0]["html"][:200]) for v in serious]
 
-    def make(*sessions: AnalysedRun) -> Page:
-        path = tmp_path / f"report-{len(list(tmp_path.iterdir()))}.html"
-        path.write_text(render(sessions), encoding="utf-8")
+
+@pytest.fixture
+def write(driver: webdriver.Chrome, tmp_path: Path) -> Iterator[Callable[[str], Page]]:
+    """`write(html)` writes a page and gives it."""
+    folder = tmp_path / "pages"
+    folder.mkdir()
+
+    def make(text: str) -> Page:
+        path = folder / f"report-{len(list(folder.iterdir()))}.html"
+        path.write_text(text, encoding="utf-8")
         page = Page(driver, path)
         page.resize(1280)
         page.media(prefers_color_scheme="light")
@@ -149,3 +167,9 @@ def show(driver: webdriver.Chrome, tmp_path: Path) -> Iterator[Callable[..., Pag
     yield make
     driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     driver.get("about:blank")
+
+
+@pytest.fixture
+def show(write: Callable[[str], Page]) -> Callable[..., Page]:
+    """`show(session, ...)` writes the report of one or two sessions and gives its page."""
+    return lambda *sessions: write(render(sessions))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from tests.browser.conftest import Page
+from tests.browser.conftest import Page, serious_violations
 from tests.unit.report_html import runs
 from tests.unit.report_html.test_page import HOSTILE, bounded, renamed
 from wstrace.findings.analysed_run import AnalysedRun, load_run
@@ -230,9 +228,6 @@ def test_5_000_sites_and_512_ranks_open(show: Show) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("kind", ["crashed", "grown", "cut", "ranks", "pair"])
 def test_axe_finds_no_serious_violation(show: Show, kind: str, theme: str) -> None:
-    axe = os.environ.get("WSTRACE_AXE", "")
-    if not Path(axe).is_file():
-        pytest.skip("axe-core is fetched by scripts/browser-tests")
     sessions: dict[str, tuple[AnalysedRun, ...]] = {
         "crashed": (runs.crashed(),),
         "grown": (runs.grown(),),
@@ -243,16 +238,7 @@ def test_axe_finds_no_serious_violation(show: Show, kind: str, theme: str) -> No
     page = show(*sessions[kind])
     page.media(prefers_color_scheme=theme)
     page.open(drawn=kind != "cut")
-    page.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    page.driver.execute_cdp_cmd(
-        "Runtime.evaluate", {"expression": Path(axe).read_text("utf-8")}
-    )
-    result: dict[str, Any] = page.driver.execute_async_script(
-        "const done = arguments[0]; axe.run(document).then(done, e => done({error: String(e)}))"
-    )
-    assert "error" not in result
-    serious = [v for v in result["violations"] if v["impact"] in ("serious", "critical")]
-    assert [(v["id"], v["nodes"][0]["html"][:200]) for v in serious] == []
+    assert serious_violations(page) == []
 
 
 def test_a_long_name_breaks_in_the_headline(show: Show) -> None:

@@ -20,7 +20,7 @@ from wstrace.recorder.hooks import captures
 from wstrace.recorder.hooks.manager import hook_manager
 from wstrace.recorder.hooks.nearness import look
 from wstrace.recorder.hooks.persistent import wrap_permute_scratch
-from wstrace.recorder.hooks.production import announce
+from wstrace.recorder.hooks.production import announce, tell_misspelt
 from wstrace.recorder.hooks.worker import Maker, Method, runner_makers, worker_makers
 from wstrace.recorder.imports import when_imported
 from wstrace.recorder.settings import Settings, read_settings
@@ -168,6 +168,7 @@ def _after_init_device(live: Live, wrapper: Any) -> None:
     when_imported(SCRATCH_MODULE, functools.partial(_hook_scratch, live))
     ranks, world = _ranks(live, worker)
     live.worker.ranks = ranks
+    guarded(live, "settings", tell_misspelt, live)
     if live.settings.guard:
         guarded(live, "guard", announce, live)
     live.output.write_worker(

@@ -7,15 +7,17 @@ variables to its workers.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 from wstrace.errors import WstraceError
 from wstrace.units import parse_bytes
 
 GrowthPolicy = Literal["raise", "grow"]
 ReservePolicy = Literal["fail", "skip"]
+
+T = TypeVar("T")
 
 MAX_KEYS = 20_000
 OFF = ("", "0", "false", "no", "off")
@@ -30,7 +32,7 @@ class Settings:
     is free, less a margin).
     `guard_file` is where its counters are written, if anywhere. `warn_at`: the share of an
     arena from which a site is near its limit (None: nobody asks). `not_understood`: settings
-    of the guard that were given and are not used, in words.
+    that were given and are not used, in words.
     """
 
     directory: str | None
@@ -68,58 +70,78 @@ class Settings:
         return self.guard or self.on_growth == "grow"
 
 
-def _choice(value: str, allowed: tuple[str, ...], default: str) -> str:
-    return value if value in allowed else default
+class _Asked:
+    """The settings as texts; what was given and is not understood is kept, to be told."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.wrong: list[str] = []
+
+    def text(self, name: str, default: str = "") -> str:
+        """What the variable says, under its own name or vLLM's prefix."""
+        found = self._environ.get(f"VLLM_WSTRACE_{name}", default)
+        return self._environ.get(f"WSTRACE_{name}", found)
+
+    def read(self, name: str, reads: Callable[[str], T | None], kind: str) -> T | None:
+        """What `reads` makes of it; None for nothing and for what is no `kind`."""
+        text = self.text(name).strip()
+        found = reads(text) if text else None
+        if text and found is None:
+            self.wrong.append(f"WSTRACE_{name}={text!r} is {kind}")
+        return found
+
+    def choice(self, name: str, *allowed: str) -> str:
+        """One of `allowed`; the first where nothing else was given."""
+        names = " or ".join(allowed)
+        found = self.read(name, lambda text: text if text in allowed else None, f"not {names}")
+        return found or allowed[0]
+
+    def switch(self, name: str) -> bool:
+        """On for all but nothing and the words of OFF."""
+        return self.text(name).strip().lower() not in OFF
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from `WSTRACE_*`; unknown values fall back to the defaults, never raise."""
-    environ = os.environ if environ is None else environ
-
-    def get(name: str, default: str = "") -> str:
-        return environ.get(f"WSTRACE_{name}", environ.get(f"VLLM_WSTRACE_{name}", default))
-
-    cap, keys = get("MAX_RESERVE"), get("MAX_KEYS")
-    guard, most = get("GUARD").lower() not in OFF, get("GUARD_MAX")
-    policy = "grow" if guard else _choice(get("ON_GROWTH"), ("raise", "grow"), "raise")
+    asked = _Asked(os.environ if environ is None else environ)
+    guard = asked.switch("GUARD")
+    growth = asked.choice("ON_GROWTH", "raise", "grow")
+    no_size = "no size: write it as 2GiB, 512MiB or in bytes"
+    keys = asked.read("MAX_KEYS", _count, "no number")
     return Settings(
-        directory=get("DIR") or None,
-        run=get("RUN", "unnamed"),
-        on_growth=cast(GrowthPolicy, policy),
-        reserve=get("RESERVE") or None,
-        reserve_policy=cast(
-            ReservePolicy, _choice(get("RESERVE_POLICY"), ("fail", "skip"), "fail")
-        ),
-        max_reserve=int(cap) if cap.isdecimal() else None,
-        check_views=get("CHECK_VIEWS") == "1",
-        max_keys=int(keys) if keys.isdecimal() else MAX_KEYS,
+        directory=asked.text("DIR") or None,
+        run=asked.text("RUN", "unnamed"),
+        on_growth=cast(GrowthPolicy, "grow" if guard else growth),
+        reserve=asked.text("RESERVE") or None,
+        reserve_policy=cast(ReservePolicy, asked.choice("RESERVE_POLICY", "fail", "skip")),
+        max_reserve=asked.read("MAX_RESERVE", _size, no_size),
+        check_views=asked.switch("CHECK_VIEWS"),
+        max_keys=MAX_KEYS if keys is None else keys,
         guard=guard,
-        guard_max=_size(most),
-        guard_file=get("GUARD_FILE") or None,
-        warn_at=share_of(get("WARN_AT")),
-        not_understood=tuple(_not_understood(most, get("WARN_AT"))),
+        guard_max=asked.read("GUARD_MAX", _size, no_size),
+        guard_file=asked.text("GUARD_FILE") or None,
+        warn_at=asked.read("WARN_AT", share_of, "no share: write it as 0.9 or 90%"),
+        not_understood=tuple(asked.wrong),
     )
 
 
-def _not_understood(most: str, share: str) -> Iterator[str]:
-    if most and _size(most) is None:
-        yield f"WSTRACE_GUARD_MAX={most!r} is no size: write it as 2GiB, 512MiB or in bytes"
-    if share and share_of(share) is None:
-        yield f"WSTRACE_WARN_AT={share!r} is no share: write it as 0.9"
-
-
 def share_of(text: str) -> float | None:
-    """0.9 of `0.9`; None for nothing and for what is no share above 0 and up to 1."""
+    """0.9 of `0.9` and of `90%`; None for what is no share above 0 and up to 1."""
+    number, percent, rest = text.strip().partition("%")
     try:
-        share = float(text)
+        share = float(number) / (100 if percent else 1)
     except ValueError:
         return None
-    return share if 0 < share <= 1 else None
+    return share if 0 < share <= 1 and not rest else None
 
 
 def _size(text: str) -> int | None:
-    """Bytes of `2GiB` or `1048576`; None for nothing and for what is no size."""
+    """Bytes of `2GiB` or `1048576`; None for what is no size."""
     try:
         return parse_bytes(text)
     except WstraceError:
         return None
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None

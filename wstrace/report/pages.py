@@ -9,6 +9,7 @@ documentation site of one's own. Without it nothing links to a page that may not
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata
@@ -28,11 +29,25 @@ def page_text(code: str) -> str:
         if page.is_file():
             text = page.read_text(encoding="utf-8")
             # matches: "<!-- run: wstrace report crash -->"
-            return re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
+            return _linked(re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL))
     raise WstraceError(
         f"This installation of wstrace has no page about {code}.",
         "Install the wheel again, or run from a complete source checkout.",
     )
+
+
+def _linked(text: str) -> str:
+    """A link to another page as its address on the site; as its words alone where there is no
+    site, and where it leads out of docs/: beside an installed package no such file lies."""
+
+    def whole(link: re.Match[str]) -> str:
+        words, path, anchor = link[1], link[2], link[3] or ""
+        page = "" if path.startswith("../../") else posixpath.normpath(f"findings/{path}")
+        url = docs_url(page.removesuffix(".md")) if page.endswith(".md") else None
+        return f"[{words}]({url}{anchor})" if url else words
+
+    # matches: "[bounds](../bounds.md#grades)"
+    return re.sub(r"\[([^\]]*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)", whole, text)
 
 
 def site_url() -> str | None:

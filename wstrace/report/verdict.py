@@ -52,8 +52,8 @@ def verdict_lines(run: AnalysedRun, folder: Path) -> list[str]:
         lines += [f"  also: {reason}" for reason in run.inconclusive[1:3]]
     if beyond := run.rests_on.beyond:
         lines.append(ended(f"  {beyond[0].upper()}{beyond[1:]}"))
-    lines += _next(run, folder)
-    return [_fitted(line) for line in lines[:MAX_LINES]]
+    commands = _next(run, folder)  # whole: cut short they would be other commands
+    return [*(_fitted(line) for line in lines[: MAX_LINES - len(commands)]), *commands]
 
 
 def _fitted(line: str) -> str:

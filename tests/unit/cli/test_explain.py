@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -66,6 +67,39 @@ def test_explain_shows_the_page_and_its_address(
     assert out.splitlines()[-1] == f"{SITE}/findings/WS107.html"
 
 
+def test_several_codes_are_explained_in_their_order_each_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = said(capsys, monkeypatch, "explain", "ws107", "WS101", "WS107")
+    heads = [line for line in out.splitlines() if line.startswith("# ")]
+    assert (code, [head[2:7] for head in heads]) == (0, ["WS107", "WS101"])
+    code, out, _ = said(capsys, monkeypatch, "explain", "WS101", "WS1")
+    assert (code, out) == (2, "")
+
+
+@pytest.mark.parametrize("code", TITLES)
+def test_no_page_leads_to_a_file_that_is_not_installed(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links lie between pages of docs/ and out of it; only a site has the first."""
+    links = re.compile(r"\]\(([^)]+)\)")
+    assert all(link.startswith("https://") for link in links.findall(pages.page_text(code)))
+    monkeypatch.setenv(pages.VARIABLE, SITE)
+    for link in links.findall(pages.page_text(code)):
+        if link.startswith(SITE):
+            page = link.removeprefix(f"{SITE}/").partition("#")[0]
+            assert (PAGES.parent / page.replace(".html", ".md")).is_file()
+        else:
+            assert link.startswith("https://")
+
+
+def test_a_link_keeps_its_words_and_its_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "[the trace]" not in pages.page_text("WS101")
+    assert "the trace" in pages.page_text("WS101")
+    monkeypatch.setenv(pages.VARIABLE, SITE)
+    assert f"[WS102]({SITE}/findings/WS102.html)" in pages.page_text("WS101")
+
+
 def test_explain_alone_lists_the_codes_and_a_wrong_code_is_an_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +144,9 @@ def test_completion_completes_commands_and_options() -> None:
     asked = {"COMP_WORDS": "wstrace re", "COMP_CWORD": "1"}
     found = wstrace(_WSTRACE_COMPLETE="complete_bash", **asked).stdout.split()
     assert found == ["report", "reserve"]
+    asked = {"COMP_WORDS": "wstrace explain WS30", "COMP_CWORD": "2"}
+    found = wstrace(_WSTRACE_COMPLETE="complete_bash", **asked).stdout.split()
+    assert found == ["WS301", "WS302", "WS303", "WS304"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -11,9 +11,12 @@ does otherwise stands in STAND_IN, by comma:
     beyond_reserve  the same once there is a reserve
     refuses         the reserve, and does not start
     dies            in its start
+    no_memory       in its start, before any worker, as a busy GPU makes it
+    unrecorded      it serves, and no recorder is attached
     hangs           never ready
     leaves          ends with 0 at once
     slow            half a second a request
+    deaf            it ignores SIGINT
 """
 
 from __future__ import annotations
@@ -69,7 +72,8 @@ class Engine:
 
     def __init__(self) -> None:
         self.settings = read_settings()
-        self.output = TraceOutput(self.settings) if self.settings.directory else None
+        recorded = self.settings.directory and "unrecorded" not in WORDS
+        self.output = TraceOutput(self.settings) if recorded else None
         self.arena, self.locked, self.alive = 0, False, True
         self.steps = self.longest = 0
         self.calls: dict[int, list[int]] = {}
@@ -258,6 +262,11 @@ class Handler(BaseHTTPRequestHandler):
 def main(words: list[str]) -> None:
     if "leaves" in WORDS:
         return
+    if "no_memory" in WORDS:
+        sys.exit(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
+            "RuntimeError: Engine core initialization failed. See root cause above."
+        )
     engine = Engine()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, engine.end)
@@ -265,6 +274,8 @@ def main(words: list[str]) -> None:
     port = int(words[words.index("--port") + 1])
     server = Server(("127.0.0.1", port), Handler)
     server.engine = engine
+    if "deaf" in WORDS:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     print("ready", flush=True)
     server.serve_forever()
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,10 +49,18 @@ class Done:
         return "\n".join(kept)
 
 
-def start(folder: Path, *options: str, words: str = "", port: int = 0) -> subprocess.Popen[str]:
-    ours = (sys.executable, "-m", "wstrace.cli.app", "fix", "-o", str(folder), *options, "--")
+SLOW = pytest.mark.slow  # seconds each: two servers started and asked, twice
+FIX = (sys.executable, "-m", "wstrace.cli.app", "fix")
+
+
+def start(
+    folder: Path, *options: str, words: str = "", port: int = 0, more: Sequence[str] = ()
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*ours, *STAND_IN, "--port", str(port or free_port())],
+        [
+            *(*FIX, "-o", str(folder), *options),
+            *("--", *STAND_IN, "--port", str(port or free_port()), *more),
+        ],
         env=ENV | {"PYTHONPATH": str(ROOT), "STAND_IN": words},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -57,8 +68,10 @@ def start(folder: Path, *options: str, words: str = "", port: int = 0) -> subpro
     )
 
 
-def fix(folder: Path, *options: str, words: str = "", port: int = 0) -> Done:
-    process = start(folder, *options, words=words, port=port)
+def fix(
+    folder: Path, *options: str, words: str = "", port: int = 0, more: Sequence[str] = ()
+) -> Done:
+    process = start(folder, *options, words=words, port=port, more=more)
     out, err = process.communicate(timeout=120)
     for name in ("grown", "verified"):
         path = folder / name / "run.json"
@@ -99,6 +112,7 @@ def test_a_layer_that_never_asks_is_inconclusive_and_gets_no_reserve(tmp_path: P
     done = fix(tmp_path / "f", words="quiet")
     assert done.code == 3
     assert "no layer asked for workspace" in done.out
+    assert done.row("next") == f"wstrace report {done.folder}/grown"  # not this command again
     assert not (done.folder / "reserve.yaml").exists()
 
 
@@ -107,6 +121,7 @@ def test_what_no_reserve_covers_stays_a_finding(tmp_path: Path) -> None:
     assert done.code == 1
     assert done.row("result").startswith("No reserve helps against this: ")
     assert "WS106" in done.row("found")
+    assert done.row("next").startswith("wstrace explain WS106 ")
     assert not (done.folder / "reserve.yaml").exists()
 
 
@@ -137,11 +152,24 @@ def test_a_reserve_that_was_not_tried_is_no_fix(tmp_path: Path) -> None:
     assert not (done.folder / "verified").exists()
 
 
+def test_the_line_for_production_is_whole_and_has_no_secret(tmp_path: Path) -> None:
+    """A shell reads it back as the command that was given, but for the key."""
+    long = ["--speculative-config", json.dumps({"a": ["b c"] * 100})]
+    folder, port = tmp_path / "a folder", free_port()
+    done = fix(folder, "--no-verify", port=port, more=[*long, "--api-key", "sk-abcdefgh"])
+    line, note = done.row("production").splitlines()
+    command = [*STAND_IN, "--port", str(port), *long, "--api-key", "[redacted]"]
+    assert shlex.split(line) == [f"WSTRACE_RESERVE={folder}/reserve.yaml", *command]
+    assert "your own secret" in note
+    assert "sk-abc" not in done.out
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
         ("leaves", 2, "the server exited with code 0"),
         ("dies", 3, "exited with code 1: warm-up ended with ImportError: no kernels"),
+        ("no_memory", 2, "exited with code 1: torch.OutOfMemoryError: CUDA out of memory."),
     ],
 )
 def test_a_command_that_never_serves_ends_in_two_lines(
@@ -154,6 +182,13 @@ def test_a_command_that_never_serves_ends_in_two_lines(
     assert said[0].startswith("wstrace: Before it was ready")
     assert told in said[0]
     assert f"{done.folder}/grown.log" in said[1]
+
+
+def test_a_server_without_a_recorder_leads_to_doctor(tmp_path: Path) -> None:
+    done = fix(tmp_path / "f", words="unrecorded")
+    assert done.code == 3
+    assert "the recorder never attached" in done.row("result")
+    assert done.row("next") == "wstrace doctor"
 
 
 def test_a_reserve_that_the_engine_refuses_is_told_with_its_reason(tmp_path: Path) -> None:
@@ -202,17 +237,75 @@ def test_a_signal_ends_the_server_and_the_next_fix_goes_on(
     assert "starting with growth allowed" not in done.err
 
 
-def test_a_fix_that_is_killed_leaves_no_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("marks", "done_before"),
+    [
+        pytest.param(["starting with growth"], "", id="start", marks=SLOW),
+        pytest.param(["ready;"], "", id="asked"),
+        pytest.param(["growth allowed: all"], "grown", id="judged", marks=SLOW),
+        pytest.param(["starting again"], "grown", id="second start", marks=SLOW),
+        pytest.param(["starting again", "ready;"], "grown", id="asked again", marks=SLOW),
+    ],
+)
+def test_a_fix_that_is_killed_leaves_no_server_and_goes_on(
+    marks: list[str], done_before: str, tmp_path: Path
+) -> None:
     folder, port = tmp_path / "f", free_port()
     process = start(folder, words="slow", port=port)
-    until(process, "ready;")
+    until(process, *marks)
     process.kill()
     process.communicate(timeout=30)
     end = time.monotonic() + 20
     while not nobody_listens(port) and time.monotonic() < end:
         time.sleep(0.1)
     assert nobody_listens(port)
+    done = fix(folder, port=port)
+    assert done.code == 0
+    assert ("going on where" in done.err) == (done_before == "grown")
+    assert ("starting with growth" in done.err) == (done_before == "")
+
+
+@pytest.mark.parametrize("step", [pytest.param("starting again", marks=SLOW), "ready;"])
+def test_a_server_that_somebody_kills_is_not_called_fixed(step: str, tmp_path: Path) -> None:
+    """The OOM killer's SIGKILL, in the start with the reserve and while it is asked."""
+    folder, port = tmp_path / "f", free_port()
+    process = start(folder, words="slow", port=port)
+    until(process, "starting again", *[step] * (step == "ready;"))
+    while not (pids := server_of(port)):
+        time.sleep(0.02)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 3, err
+    assert "killed by SIGKILL" in err or "Not shown to be fixed" in out
     assert fix(folder, port=port).code == 0
+
+
+def test_a_second_ctrl_c_ends_a_server_that_does_not_listen(tmp_path: Path) -> None:
+    folder, port = tmp_path / "f", free_port()
+    process = start(folder, words="deaf,hangs", port=port)
+    until(process, "starting with growth")
+    while nobody_listens(port):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert server_of(port) == []
+
+
+def server_of(port: int) -> list[int]:
+    """The process ids of the stand-in that serves at a port."""
+    wanted = ["serve", "m", "--port", str(port)]
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (entry / "cmdline").read_text().split("\0")[:-1]
+            if words[-4:] == wanted and "--" not in words:
+                found.append(int(entry.name))
+    return found
 
 
 def until(process: subprocess.Popen[str], *marks: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.recorder.test_growth import Manager, hold, manager
 from wstrace.recorder.hooks.growth import MARGIN, may_grow, try_grow
-from wstrace.recorder.hooks.production import as_line
+from wstrace.recorder.hooks.production import announce, as_line, tell_misspelt
 from wstrace.recorder.install import install, uninstall
 from wstrace.recorder.settings import Settings, read_settings
 from wstrace.recorder.state.guard_file import file_of_rank, write_counters
 from wstrace.recorder.state.guard_state import GuardState, Outgrown
 from wstrace.recorder.state.process import Live
 from wstrace.reserve.schema import SiteReserve
-from wstrace.trace.records import Ranks, Slot
+from wstrace.trace.records import Hook, Ranks, Slot
 
 __all__ = ["manager"]
 MIB = 1 << 20
@@ -37,14 +38,77 @@ def test_the_guard_is_off(text: str) -> None:
     assert (settings.guard, settings.on_growth, settings.grows) == (False, "raise", False)
 
 
-def test_a_size_that_is_none_is_kept_to_be_told() -> None:
-    wrong = {"WSTRACE_GUARD_MAX": "two gigs", "WSTRACE_WARN_AT": "90%"}
-    settings = read_settings({"WSTRACE_GUARD": "1", **wrong})
-    assert (settings.guard_max, settings.warn_at) == (None, None)
-    assert [told.partition(" is ")[0] for told in settings.not_understood] == [
-        "WSTRACE_GUARD_MAX='two gigs'",
-        "WSTRACE_WARN_AT='90%'",
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("GUARD_MAX", "two gigs"),
+        ("GUARD_MAX", "-1"),
+        ("MAX_RESERVE", "90%"),
+        ("WARN_AT", "1.5"),
+        ("WARN_AT", "0"),
+        ("WARN_AT", "90"),
+        ("WARN_AT", "90%%"),
+        ("WARN_AT", "nan"),
+        ("ON_GROWTH", "allow"),
+        ("RESERVE_POLICY", "Skip"),
+        ("MAX_KEYS", "many"),
+    ],
+)
+def test_what_is_not_understood_is_kept_to_be_told_and_changes_nothing(
+    name: str, text: str
+) -> None:
+    settings = read_settings({f"WSTRACE_{name}": text})
+    (told,) = settings.not_understood
+    assert told.startswith(f"WSTRACE_{name}='{text}' is n")
+    assert replace(settings, not_understood=()) == read_settings({})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("MAX_RESERVE", "2GiB", 2 << 30),
+        ("MAX_RESERVE", "4096", 4096),
+        ("GUARD_MAX", " 1.5 GiB ", 3 << 29),
+        ("WARN_AT", "0.9", 0.9),
+        ("WARN_AT", "90%", 0.9),
+        ("WARN_AT", "90 %", 0.9),
+        ("WARN_AT", "1", 1.0),
+        ("WARN_AT", "100%", 1.0),
+        ("RESERVE_POLICY", "skip", "skip"),
+        ("MAX_KEYS", "7", 7),
+        ("CHECK_VIEWS", "true", True),
+        ("CHECK_VIEWS", "0", False),
+    ],
+)
+def test_the_spellings_of_a_setting(name: str, text: str, found: object) -> None:
+    settings = read_settings({f"WSTRACE_{name}": text})
+    assert getattr(settings, name.lower()) == found
+    assert settings.not_understood == ()
+
+
+def test_without_a_guard_too_a_wrong_setting_is_told_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Production with a reserve alone: a cap that is none must not pass unseen."""
+    live = Live(read_settings({"WSTRACE_RESERVE": "r.yaml", "WSTRACE_MAX_RESERVE": "some"}))
+    tell_misspelt(live)
+    assert [r.getMessage() for r in caplog.records] == [
+        "wstrace: WSTRACE_MAX_RESERVE='some' is no size: write it as 2GiB, 512MiB or in bytes. "
+        "It is not used."
     ]
+
+
+@pytest.mark.parametrize(("folder", "told"), [("", 0), ("missing", 1)])
+def test_a_counters_file_without_its_folder_is_told_at_the_start(
+    folder: str, told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / folder / "guard.prom"
+    live = Live(Settings(None, "run", guard=True, guard_file=str(file)))
+    live.hooks.states["WorkspaceManager._ensure_workspace_size"] = Hook(
+        name="WorkspaceManager._ensure_workspace_size", set=True
+    )
+    announce(live)
+    assert sum("WSTRACE_GUARD_FILE" in r.getMessage() for r in caplog.records) == told
 
 
 def test_ray_gets_the_setting_under_vllms_prefix() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from wstrace.errors import WstraceError
+from wstrace.server_process import last_error
 from wstrace.testbed.engine import Answer, Server, engine_env, prompt_of
 
 PROGRAM = """#!/bin/sh
@@ -124,3 +125,51 @@ def test_the_callers_wstrace_settings_do_not_leak(monkeypatch: pytest.MonkeyPatc
 def test_prompts_of_different_lengths_share_no_prefix() -> None:
     assert len(prompt_of(300)) == 300
     assert prompt_of(300)[0] != prompt_of(400)[0]
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        ("usage: vllm\nvllm: error: unrecognized arguments: --no 3\n", "vllm: error: unrec"),
+        (
+            "(Worker pid=7) ERROR 11-28 21:37:47 [exec.py:3]   File 'a.py', line 1\n"
+            "(Worker pid=7) [exec.py:3] torch.OutOfMemoryError: CUDA out of memory. Tried\n"
+            "(EngineCore pid=6) [core.py:9] RuntimeError: Worker failed with error 'CUDA "
+            "out of memory', please check the stack trace above for the root cause\n"
+            "RuntimeError: Engine core initialization failed. See root cause above. Died: {}\n"
+            "a.py:254: UserWarning: leaked shared_memory\n",
+            "torch.OutOfMemoryError: CUDA out of memory. Tried",
+        ),
+        ("OSError: [Errno 98] Address already in use\n", "OSError: [Errno 98] Address"),
+        (
+            "RuntimeError: Engine core initialization failed. See root cause above.",
+            "RuntimeErr",
+        ),
+        ("INFO ready\nno Error: here is none of it, nor a TypeError\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_last_error_of_a_log_is_the_cause(log: str, error: str) -> None:
+    found = last_error(log)
+    assert found.startswith(error)
+    assert bool(found) == bool(error)
+    assert "\n" not in found
+
+
+def test_what_a_server_said_begins_with_its_own_start(server: Server) -> None:
+    server.log.write_text("ValueError: of an earlier start\n")
+    server.arguments = ["--die"]
+    with pytest.raises(WstraceError), server:
+        pass
+    assert "the model is not there" in server.said()
+    assert "earlier" not in server.said()
+
+
+def test_a_server_that_a_signal_ended_is_told_by_its_name(server: Server) -> None:
+    server.arguments = ["--hang"]
+    server.start()
+    assert server.process is not None
+    server.process.kill()
+    with pytest.raises(WstraceError, match="the server was killed by SIGKILL"):
+        server.wait_ready()
+    server.stop()

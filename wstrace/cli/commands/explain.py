@@ -7,34 +7,50 @@ from typing import Annotated
 
 import typer
 
-CODE = Annotated[
-    str | None, typer.Argument(help="A finding's code, such as WS101; all if absent.")
+
+def _begun(incomplete: str) -> list[str]:
+    """For the shell's completion, which keeps what begins with what was typed."""
+    from wstrace.findings.codes import TITLES
+
+    codes = map(str.lower, TITLES) if incomplete.islower() else TITLES
+    return [code for code in codes if code.startswith(incomplete)]
+
+
+CODES = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CODE]...",
+        help="Codes of findings, such as WS101; all if absent.",
+        autocompletion=_begun,
+    ),
 ]
 
 
-def command(code: CODE = None) -> None:
+def command(codes: CODES = None) -> None:
     """What a finding's code means, and what to do about it.
 
     Example: wstrace explain WS101
     """
-    if code is None:
+    if not codes:
         from wstrace.findings.codes import TITLES
 
         print("\n".join(f"{each}  {title}" for each, title in TITLES.items()))
         return
-    known = _known(code)
+    known = list(dict.fromkeys(map(_known, codes)))
     from wstrace.report.pages import page_text, page_url
 
-    _show(page_text(known))
-    if url := page_url(known):
-        print(f"\n{url}")
+    for position, code in enumerate(known):
+        print("\n" * bool(position), end="")
+        _show(page_text(code))
+        if url := page_url(code):
+            print(f"\n{url}")
 
 
 def _known(code: str) -> str:
     from wstrace.errors import WstraceError, did_you_mean
     from wstrace.findings.codes import TITLES
 
-    wanted = code.upper()
+    wanted = code.strip().upper()
     if wanted not in TITLES:
         guess = did_you_mean(wanted, TITLES)
         raise WstraceError(

@@ -42,12 +42,11 @@ VIEWS = Annotated[
     bool, typer.Option("--check-views", help="Find views that outlive a growth (slower).")
 ]
 WARN_AT = Annotated[
-    float | None,
+    str | None,
     typer.Option(
         "--warn-at",
-        min=0.01,
-        max=1.0,
-        help="Say so once when a step brings a site to this share of its arena, such as 0.9.",
+        metavar="SHARE",
+        help="Say so once when a step brings a site to this share of its arena: 0.9 or 90%.",
     ),
 ]
 REPORT = Annotated[
@@ -91,6 +90,7 @@ def command(
         )
     refuse_unknown_option(cmd, OPTIONS)
     largest = None if max_reserve is None else _bytes(max_reserve)
+    nearness = None if warn_at is None else _share(warn_at)
     _check_reserve(reserve, reserve_policy, largest)
     recorded.require(cmd[0])
     if report is not None:
@@ -105,7 +105,7 @@ def command(
         reserve_policy=reserve_policy,
         max_reserve=largest,
         check_views=check_views,
-        warn_at=warn_at,
+        warn_at=nearness,
     )
     started = recorded.begin(folder, run, cmd, on_growth, reserve)
     code = run_child(cmd, {**os.environ, **recorded.plugins(), **values})
@@ -179,6 +179,17 @@ def _bytes(text: str) -> int:
     from wstrace.units import parse_bytes
 
     return parse_bytes(text)
+
+
+def _share(text: str) -> float:
+    from wstrace.recorder.settings import share_of
+
+    share = share_of(text)
+    if share is None:
+        raise WstraceError(
+            f"Not a share of an arena: {text!r}.", "Write it as 0.9 or 90%: above 0, at most 1."
+        )
+    return share
 
 
 def _conclude(folder: Path, run: str, quiet: bool, report: Path | None) -> None:

@@ -6,17 +6,19 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from wstrace.cli.fixing.loop import REPORT, RESERVE, VERIFIED, Result
+from wstrace.cli.fixing.loop import GROWN, REPORT, RESERVE, VERIFIED, Result
 from wstrace.errors import ended
 from wstrace.findings.finding import Finding
 from wstrace.report.ci.gate_lines import headline
-from wstrace.report.safe import clean
-from wstrace.report.verdict import reservable, sentence, to_mend
-from wstrace.trace.redact import redact_argv
+from wstrace.report.safe import clean, visible
+from wstrace.report.verdict import FIX, next_commands, reservable, sentence, to_mend
+from wstrace.trace.redact import REDACTED, redact_argv
 from wstrace.units import human, plural
 
 MOST_ROWS = 8
 MAX_LINE = 300
+WHOLE = ("report", "next", "production")
+"""Rows that are typed or opened: cut short they would be another command."""
 
 
 def screen(result: Result, folder: Path, cmd: list[str]) -> list[str]:
@@ -32,7 +34,8 @@ def screen(result: Result, folder: Path, cmd: list[str]) -> list[str]:
     lines = []
     before = ""
     for name, text in pairs:
-        lines.append(f"{'' if name == before else name:<11}{clean(text, MAX_LINE)}")
+        shown = visible(text) if name in WHOLE else clean(text, MAX_LINE)
+        lines.append(f"{'' if name == before else name:<11}{shown}")
         before = name
     return lines
 
@@ -103,11 +106,24 @@ def _open(result: Result) -> Iterator[str]:
 
 
 def _use(result: Result, folder: Path, cmd: list[str]) -> Iterator[tuple[str, str]]:
+    """The line for production, or what to type where there is none."""
     if result.plan is None:
+        yield from (("next", line) for line in _next(result, folder / GROWN))
         return
-    reserve = folder / RESERVE
     if result.exit_code == 1:
-        yield "next", f"wstrace report {folder / VERIFIED}"
+        yield "next", f"wstrace report {shlex.quote(str(folder / VERIFIED))}"
         return
     line = shlex.join(redact_argv(cmd))
-    yield "production", f"WSTRACE_RESERVE={shlex.quote(str(reserve.absolute()))} {line}"
+    reserve = shlex.quote(str((folder / RESERVE).absolute()))
+    yield "production", f"WSTRACE_RESERVE={reserve} {line}"
+    if REDACTED in line:
+        yield "production", f"(your own secret in the place of {REDACTED})"
+
+
+def _next(result: Result, grown: Path) -> list[str]:
+    """As `wstrace run` says it of the first server, but for this command itself."""
+    if result.exit_code == 0:
+        return []
+    trace = shlex.quote(str(grown))
+    lines = [text for text in next_commands(result.grown, trace) if not text.startswith(FIX)]
+    return lines or [f"wstrace report {trace}"]

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 from wstrace.cli import recorded
 from wstrace.cli.fixing.progress import Served
 from wstrace.cli.fixing.target import Target
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, ended
 from wstrace.exercise.client import Client
 from wstrace.exercise.corners import FIXED, Corner, by_drivers, plan
 from wstrace.exercise.send import FIRST_ANSWER_SECONDS, Outcome, Sent, exercise
 from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.recorder.record import environment, make_trace_folder, new_run_id
-from wstrace.server_process import ServerProcess
+from wstrace.server_process import ServerProcess, last_error
 
 if TYPE_CHECKING:
     import subprocess
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wstrace.recorder.settings import GrowthPolicy
 
 ENGINE_STOP_SECONDS: Final = 60.0  # a large engine takes long to let go of its memory
+DEATH_SECONDS: Final = 2.0  # from the last answer of a dying server to its end
 MOST_AT_ONCE: Final = 1024
 WIDEST_UNKNOWN: Final = 24
 
@@ -103,15 +104,15 @@ class Serving:
             came_up = self._came_up(engine)
             if not came_up:
                 self.tell("ready; sending the requests that reach the corners")
-                outcome = self._ask(engine, trace, run)
+                outcome = self._asked(engine, trace, run)
         finally:
             code = _end(engine)
             living = recorded.left_behind(run)
             with suppress(OSError):
                 recorded.finish(trace, started, code, living)
         if outcome is not None:
-            return Served(run, outcome.sentence, outcome.exit_code == 0)
-        return self._never_up(name, run, came_up)
+            return outcome
+        return self._never_up(engine, trace, run, came_up)
 
     def _came_up(self, engine: CommandServer) -> str:
         """Empty once it is ready, else why it never was."""
@@ -123,20 +124,30 @@ class Serving:
             return error.message
         return ""
 
-    def _never_up(self, name: str, run: str, why: str) -> Served:
+    def _never_up(self, engine: CommandServer, trace: Path, run: str, why: str) -> Served:
         """A finding in its start is judged as any other; else there is nothing to judge."""
-        log = self.folder / f"{name}.log"
-        analysed = load_run(self.folder / name, run)
+        analysed = load_run(trace, run)
         if analysed.verdict() == "findings":
             return Served(run, why)
-        told = f"Before it was ready {why}{_because(analysed)}."
-        error = WstraceError(
-            told, f"Is it a server at {self.target.url} (--url)? What it said is in {log}."
-        )
-        if analysed.workers:
-            error = WstraceError(told, f"Mend what stopped it; what it said is in {log}.")
+        because = _because(analysed) or last_error(engine.said())
+        told = ended(f"Before it was ready {why}" + (f": {because}" if because else ""))
+        do = "Mend what stopped it; what it said is in"
+        if not because and not analysed.workers:
+            do = f"Is it a server at {self.target.url} (--url)? What it said is in"
+        error = WstraceError(told, f"{do} {engine.log}.")
+        if analysed.workers or (engine.exit_code or 0) < 0:
             error.exit_code = 3
         raise error
+
+    def _asked(self, engine: CommandServer, trace: Path, run: str) -> Served:
+        """How the asking went, also of a server that ended before the first request."""
+        try:
+            outcome = self._ask(engine, trace, run)
+        except WstraceError:
+            if (ending := engine.ended_within(DEATH_SECONDS)) is None:
+                raise
+            return Served(run, f"the server {ending} before it was asked")
+        return Served(run, outcome.sentence, outcome.exit_code == 0)
 
     def _ask(self, engine: CommandServer, trace: Path, run: str) -> Outcome:
         """The corners, and then those of what drives the sites that were seen."""
@@ -168,10 +179,10 @@ def _unguarded() -> dict[str, str]:
 
 
 def _because(run: AnalysedRun) -> str:
-    """`: warm-up ended with ...` or the refused reserve, where the trace tells why."""
+    """`warm-up ended with ...` or the refused reserve, where the trace tells why."""
     refused = [why for why in run.inconclusive if why.startswith("a reserve was refused")]
     started = [f.detail for f in run.findings if f.code == "WS401"]
-    return "".join(f": {why}" for why in (refused or started)[:1])
+    return next(iter(refused or started), "")
 
 
 def _most_requests(run: AnalysedRun) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -77,6 +78,13 @@ def _answered(live: Live, manager: Any, novel: NovelRequest, frame: FrameType) -
         met(live, manager, novel, frame)
 
 
+def tell_misspelt(live: Live) -> None:
+    """Say in the log which settings were given and are not used: in production nobody else
+    would."""
+    for wrong in live.settings.not_understood:
+        logger.error("wstrace: %s. It is not used.", wrong)
+
+
 def announce(live: Live) -> None:
     """Say in the log that the guard is on, or why it cannot be."""
     ensure = live.hooks.states.get("WorkspaceManager._ensure_workspace_size")
@@ -85,12 +93,17 @@ def announce(live: Live) -> None:
         logger.error("wstrace guard: it cannot be set: %s. The server runs without it.", why)
         return
     settings = live.settings
-    for wrong in settings.not_understood:
-        logger.error("wstrace guard: %s. It is not used.", wrong)
     most = (
         "what is free" if settings.guard_max is None else f"{exact(settings.guard_max)} in all"
     )
     logger.info("wstrace guard: on; a locked arena may grow, by at most %s.", most)
+    folder = os.path.dirname(settings.guard_file or "") or "."
+    if settings.guard_file is not None and not os.access(folder, os.W_OK):
+        logger.error(
+            "wstrace guard: WSTRACE_GUARD_FILE=%s: its folder is not there or cannot be "
+            "written. The counters are not written.",
+            settings.guard_file,
+        )
 
 
 def met(live: Live, manager: Any, novel: NovelRequest, frame: FrameType) -> None:

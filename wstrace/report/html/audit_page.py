@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from typing import Final
 
+from wstrace.audit.matching import Match
 from wstrace.audit.whole import Audit, AuditedSite
 from wstrace.report.audited import TOLD, WORST_FIRST
 from wstrace.report.html.page import build
 
 AROUND: Final = 3
 _WIDEST: Final = 160
+SEVERITIES: Final[dict[Match, str]] = {"none": "error", "partial": "warning"}
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,14 @@ def render_audit(audit: Audit, root: Path) -> str:
         sites = [s for s in audit.serving if s.match == match]
         if sites:
             shown = [_site(site, root) for site in sites]
-            worst = match in ("none", "partial")
             groups.append(
                 {
                     "match": match,
                     "told": TOLD[match],
                     "count": len(sites),
                     "sites": shown,
-                    "open": worst,
+                    "open": match in SEVERITIES,
+                    "severity": SEVERITIES.get(match, ""),
                 }
             )
     context = {"release": audit.version or "?", "total": len(audit.sites), "groups": groups}
@@ -73,8 +76,9 @@ def _excerpt(title: str, place: str, root: Path) -> Excerpt:
     path = root / Path(file).relative_to(root.name)
     text = path.read_text("utf-8", "replace").splitlines()
     first = max(1, line - AROUND)
+    shown = dedent("\n".join(text[first - 1 : line + AROUND])).split("\n")
     lines = tuple(
-        SourceLine(n, text[n - 1][:_WIDEST], n == line)
-        for n in range(first, min(len(text), line + AROUND) + 1)
+        SourceLine(number, part[:_WIDEST], number == line)
+        for number, part in enumerate(shown, first)
     )
     return Excerpt(f"{title} {place}", lines)

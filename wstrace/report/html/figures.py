@@ -200,7 +200,7 @@ def memory(view: MemoryView) -> Figure:
         sizes = [part.after or 0, part.now] if len(columns) == 2 else [part.now]
         traces.append(
             go.Bar(
-                name=part.name,
+                name=part.name.partition(":")[0],  # its reason stands in the table
                 orientation="h",
                 y=columns,
                 x=sizes,

@@ -23,7 +23,8 @@ LARGEST = 64 << 10
 class Fix:
     """What to type and what it costs.
 
-    `unknown` is the sentence of an inconclusive run, else empty, and `next` what to type then.
+    `unknown` is the sentence of an inconclusive run, else empty; `next` is what to type then,
+    and of a log.
     `download` is a data: URL; it and `config` are empty where no config can be made or where
     it is too large for the page (`too_large`).
     """
@@ -53,7 +54,7 @@ def fix(run: AnalysedRun, config: ReserveConfig | None, can_fail: tuple[str, ...
     return Fix(
         needed=bool(run.escapes or run.verdict() == "findings" or to_mend(run)),
         unknown=clean(sentence(run), 500) if unknown else "",
-        next=_next(run) if unknown else (),
+        next=_next(run) if unknown or isinstance(run, LogRun) else (),
         command=f"wstrace run --reserve reserve.yaml -- {_command(run)}",
         make=_make(run),
         config=text,
@@ -73,9 +74,10 @@ def fix(run: AnalysedRun, config: ReserveConfig | None, can_fail: tuple[str, ...
 
 
 def _next(run: AnalysedRun) -> tuple[str, ...]:
-    """The terminal's own lines; of a log there is no trace to name."""
+    """The terminal's own lines; of a log those of its worst finding."""
     if isinstance(run, LogRun):
-        return (_make(run),)
+        lines = next((f.log.commands for f in run.findings if f.log), ()) or (_make(run),)
+        return tuple(clean(line, 400) for line in lines)
     return tuple(clean(line, 400) for line in next_commands(run, _named(run)))
 
 

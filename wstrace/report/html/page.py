@@ -57,7 +57,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(size=human, exact=exact, count=_count, breaks=breaks)
+    environment.filters.update(
+        size=human, exact=exact, count=_count, breaks=breaks, words=words
+    )
     return environment
 
 
@@ -72,6 +74,12 @@ def breaks(text: str) -> Markup:
     # matches: "vllm/v1/attention/mla.py:12"
     parts = re.split(r"(?<=[/:._,])", text)
     return Markup("<wbr>").join(parts)
+
+
+def words(text: str) -> Markup:
+    """A command, escaped: a line ends between two words, not behind a hyphen of an option."""
+    parts = (Markup('<span class="word">{}</span>').format(word) for word in text.split(" "))
+    return Markup(" ").join(parts)
 
 
 def script_json(value: Mapping[str, Any]) -> Markup:

@@ -24,8 +24,8 @@ MOST_ESCAPES: Final = 8
 class VerdictView:
     """`caller` is vLLM's own caller string (people search for it), '' where none is named.
 
-    `outcome` is what an escape did to the engine, '' where nothing escaped. `also` has the
-    other escapes, each its caller and its sizes.
+    `outcome` is what an escape did to the engine, '' where nothing escaped and of a log.
+    `also` has the other escapes, each its caller and its sizes.
     """
 
     verdict: Verdict
@@ -62,11 +62,12 @@ def _label(run: AnalysedRun) -> str:
 
 
 def _outcome(run: AnalysedRun) -> Literal["", "died", "survived"]:
-    """vLLM's engine dies of a refusal; under --on-growth grow it goes on."""
+    """vLLM's engine dies of a refusal; under --on-growth grow it goes on. A log has no worker
+    that would tell."""
     refused = [failure for worker in run.workers for failure in worker.failures]
     if any(not failure.survived for failure in refused):
         return "died"
-    return "survived" if run.escapes else ""
+    return "survived" if run.escapes and run.workers else ""
 
 
 def _also(run: AnalysedRun, worst: Finding | None) -> tuple[tuple[str, str], ...]:
