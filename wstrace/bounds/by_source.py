@@ -16,6 +16,7 @@ from wstrace.bounds.evidence import Refusal, Site, scheduled_rows, told
 from wstrace.bounds.limits import joint_limits
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
+from wstrace.reserve.schema import Grade
 from wstrace.trace.records import Leaf, Provenance, Request
 from wstrace.vllm.limits import LIMIT_NAMES, NUMBERS
 from wstrace.vllm.roles import ROLES
@@ -211,16 +212,32 @@ def _maximised(site: Site, merged: _Merged) -> Bound | Refusal:
     fixed = [f"{name} = {value}" for name, value in merged.constants.items()]
     if fixed:
         why += f" (read once: {', '.join(fixed)})"
-    unheld = merged.unheld()
+    unheld, unseen = merged.unheld(), _unseen(site.asks)
     if unheld:
         # One request cannot tell a constant from a number that happened to have this value.
         why += f"; not proved: only one kind of request shows {', '.join(unheld)}"
+    if unseen:
+        why += f"; not proved: no request came by the call at {unseen[0]}"
+    grade: Grade = "fitted" if unheld or unseen else "proved"
     try:
         goal = Goal(text, limits, merged.constants, joint)
-        found = worst_case(goal, site.numbers, "fitted" if unheld else "proved", why)
+        found = worst_case(goal, site.numbers, grade, why)
         return replace(found, assumed=unheld, ways=_ways(merged, goal, site))
     except WstraceError as error:
         return Refusal(f"the source's formula has no worst case: {error.message}")
+
+
+def _unseen(asks: Sequence[Request]) -> tuple[str, ...]:
+    """Calls of a function on the way that no request came by: each request names all but its
+    own, so that what every one of them names was never made."""
+    named: dict[str, set[str]] = {}
+    for ask in asks:
+        mine: dict[str, set[str]] = {}
+        for other in ask.provenance.others if ask.provenance else ():
+            mine.setdefault(other.rpartition(":")[2], set()).add(other)
+        for function, calls in mine.items():
+            named[function] = named.get(function, calls) & calls
+    return tuple(sorted(set().union(*named.values())))
 
 
 def _alone(goal: Goal, text: str, site: Site) -> Goal:

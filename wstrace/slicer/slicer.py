@@ -23,6 +23,7 @@ from wstrace.slicer.live.way import EVERY_WAY, Way
 from wstrace.slicer.values import Stop, forget_way
 
 MAX_STATEMENTS = 24
+MAX_OTHERS = 24
 Spec = tuple[Sequence[int], object]
 
 
@@ -38,7 +39,8 @@ class Sliced:
     and `formula` is their maximum: an observed request equals one of the arms. A formula
     together with `stopped` holds for this request but has an unbound leaf: it is not closed.
 
-    All of it holds for requests on the same `way` only.
+    All of it holds for requests on the same `way` only; `others` are further calls of the
+    functions on it, as `file:line:function`.
     """
 
     formula: str | None = None
@@ -47,6 +49,7 @@ class Sliced:
     stopped: str | None = None
     arms: tuple[str, ...] = ()
     way: Way = EVERY_WAY
+    others: tuple[str, ...] = ()
 
 
 def slice_request(
@@ -64,7 +67,8 @@ def slice_request(
     world.attach(evaluator)
     try:
         found = _attempt(evaluator, world.callers, frame, specs)
-        return replace(found, way=world.callers.way(frame))
+        others = tuple(world.callers.others)[:MAX_OTHERS]
+        return replace(found, way=world.callers.way(frame), others=others)
     finally:
         evaluator.forget()
         world.forget()

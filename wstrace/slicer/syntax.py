@@ -336,3 +336,35 @@ def _cast(call: ast.Call) -> ast.expr | None:
 
 def _is_name(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
+
+
+@lru_cache(maxsize=256)
+def calls_by_name(path: str) -> dict[str, tuple[tuple[int, int, str, str], ...]]:
+    """Every call of a module by the name that it calls: line, column, what it is called on
+    ("self.a" of `self.a.f()`, "" for a plain name) and the class that it stands in."""
+    found: dict[str, list[tuple[int, int, str, str]]] = {}
+
+    def visit(node: ast.AST, in_class: str) -> None:
+        if isinstance(node, ast.Call):
+            called, on = node.func, ""
+            name = called.id if isinstance(called, ast.Name) else ""
+            if isinstance(called, ast.Attribute):
+                name, on = called.attr, ast.unparse(called.value)
+            place = (node.lineno, node.col_offset, on, in_class)
+            found.setdefault(name, []).append(place)
+        inner = node.name if isinstance(node, ast.ClassDef) else in_class
+        for child in ast.iter_child_nodes(node):
+            visit(child, inner)
+
+    tree = parsed(path)
+    if tree is not None:
+        visit(tree, "")
+    return {name: tuple(places) for name, places in found.items() if name}
+
+
+@lru_cache(maxsize=1024)
+def defined(path: str, name: str) -> int:
+    """How many functions and methods of this name a module has."""
+    tree = parsed(path)
+    every = ast.walk(tree) if tree is not None else ()
+    return sum(isinstance(n, FunctionNode) and getattr(n, "name", "") == name for n in every)

@@ -176,7 +176,8 @@ class Provenance(msgspec.Struct, omit_defaults=True, gc=False):
     condition chose between shapes, `arms` are the alternatives and `formula` their maximum.
     All of it belongs to one way to the request: `callers` are the calls that were followed,
     innermost first, as `file:line:qualified name`, and `types` the class of `self` and of the
-    other objects that were read there, as `name: class`.
+    other objects that were read there, as `name: class`. `others` are calls of the same
+    functions that the source has elsewhere, as `file:line:function that is called`.
     """
 
     formula: str | None = None
@@ -186,6 +187,7 @@ class Provenance(msgspec.Struct, omit_defaults=True, gc=False):
     stopped: str | None = None
     callers: list[str] = []
     types: list[str] = []
+    others: list[str] = []
 
 
 class Site(Record, tag="site", kw_only=True, gc=False):

@@ -70,6 +70,7 @@ def provenance_of(caller: FrameType, raw: tuple[Any, ...]) -> tuple[Provenance, 
         stopped=request.stopped,
         callers=list(request.way.callers),
         types=list(request.way.types),
+        others=list(request.others),
     )
     return found, request.way
 

@@ -6,6 +6,7 @@ import ast
 import functools
 import os
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,10 +16,12 @@ from wstrace.slicer.live import objects, relays
 from wstrace.slicer.live.objects import MISSING, Objects
 from wstrace.slicer.live.way import Way, kind_of, way_of
 from wstrace.slicer.scope import Evaluation, Scope
-from wstrace.slicer.syntax import call_at, function_source
+from wstrace.slicer.syntax import call_at, calls_by_name, defined, function_source, short
 from wstrace.slicer.values import Obj, Stop, Tensor, Value
 
 MAX_WRAPPERS: Final = 8
+_BY_ANY_NAME: Final = frozenset(("forward", "__call__"))
+"""Functions that are called by the name of an object: other calls are not to be found."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Callers:
         self.evaluator: Evaluation
         self.scopes: list[Scope] = []
         self.read: dict[tuple[int, str], type] = {}
+        self.others: dict[str, None] = {}
 
     def held(self, frame: types.FrameType, name: str, value: object) -> Obj:
         """An object that a frame holds: what is read from it depends on its class."""
@@ -153,6 +157,7 @@ class Callers:
         if state.up >= self.max_callers:
             raise Stop(where, f"not followed above {self.max_callers} callers")
         above = self.caller(state)
+        self.others |= dict.fromkeys(_other_calls(scope, above))
         declared = scope.source.node.args
         owner = None
         positional = [a.arg for a in (*declared.posonlyargs, *declared.args)]
@@ -243,6 +248,35 @@ class Callers:
             return
         title, target = called or "something", codes[0].co_name
         raise Stop(scope.where(call), f"the call of {title} is not seen to reach {target}")
+
+
+def _other_calls(callee: Scope, above: CallAbove) -> Iterator[str]:
+    """Calls of the same function that the source has elsewhere, as `file:line:function`: what
+    they pass may be more. Looked for in the module of the function and in that of its caller,
+    by name; where several functions have it, only those on `self` in the same class count."""
+    name, here = callee.source.node.name, callee.source
+    if name in _BY_ANY_NAME:
+        return
+    # Not the paths of the sources: equal functions of two files share one.
+    asked, calling = (_path(LiveState.of(scope)) for scope in (callee, above.scope))
+    running = (calling, above.call.lineno, above.call.col_offset)
+    first, last = here.node.lineno, here.node.end_lineno or here.node.lineno
+    for path in dict.fromkeys((asked, calling)):
+        several = defined(path, name) > 1
+        for line, column, on, in_class in calls_by_name(path).get(name, ()):
+            if (path, line, column) == running:
+                continue
+            if path == asked and first <= line <= last:
+                continue  # it calls itself
+            if several and (on not in ("self", "cls") or in_class != here.in_class):
+                continue
+            if on.startswith("super()"):
+                continue
+            yield f"{short(path)}:{line}:{here.qualname}"
+
+
+def _path(state: LiveState) -> str:
+    return state.frame.f_code.co_filename if state.frame is not None else ""
 
 
 def _is_instance(held: object) -> bool:
