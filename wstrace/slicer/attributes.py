@@ -80,7 +80,7 @@ def changes_in(
             line = _store(method, attribute, contents)
             if line:
                 return f"{attribute} is changed in {cls.name}.{method.name} (line {line})"
-    return _changed_outside(module, cls, attribute)
+    return _changed_outside(module, cls, attribute, contents)
 
 
 @lru_cache(maxsize=1024)
@@ -131,6 +131,9 @@ def _store(node: ast.AST, attribute: str, contents: bool) -> int:
                 return inner.lineno
         elif isinstance(inner, ast.Call) and _sets(inner, attribute):
             return inner.lineno
+        elif isinstance(inner, ast.Subscript) and _is_dict_of(inner.value):
+            if _text(inner.slice) in (attribute, ""):
+                return inner.lineno
         elif contents and _changes_contents(inner, attribute):
             return getattr(inner, "lineno", 1)
     return 0
@@ -149,12 +152,43 @@ def _changing(node: ast.AST) -> tuple[ast.AST, ...]:
 
 
 def _sets(call: ast.Call, attribute: str) -> bool:
-    """setattr with this name, or with a name that cannot be read."""
-    named = isinstance(call.func, ast.Name) and call.func.id == "setattr"
-    if not named or len(call.args) < 2:
-        return False
-    name = call.args[1]
-    return not isinstance(name, ast.Constant) or name.value == attribute
+    """setattr or an update of the instance's dictionary, with this name or with one that
+    cannot be read."""
+    names = _set_by(call)
+    return attribute in names or "" in names
+
+
+def _set_by(call: ast.Call) -> tuple[str, ...]:
+    """The attributes that a call assigns; "" for one whose name cannot be read."""
+    called = call.func
+    title = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+    if title in ("setattr", "__setattr__"):
+        own = isinstance(called, ast.Attribute) and not _names_object(called.value)
+        at = 0 if own else 1
+        return (_text(call.args[at]),) if len(call.args) > at else ()
+    if title == "update" and isinstance(called, ast.Attribute) and _is_dict_of(called.value):
+        literal = [key for a in call.args if isinstance(a, ast.Dict) for key in a.keys]
+        names = [_text(key) for key in literal] + [k.arg or "" for k in call.keywords]
+        unread = any(not isinstance(a, ast.Dict) for a in call.args)
+        return (*names, "") if unread else tuple(names)
+    return ()
+
+
+def _names_object(node: ast.expr) -> bool:
+    """`object` and `super()`: their __setattr__ takes the instance or is its own."""
+    return isinstance(node, ast.Name) and node.id == "object"
+
+
+def _is_dict_of(node: ast.expr) -> bool:
+    """`vars(x)` and `x.__dict__`."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "vars" and bool(node.args)
+    return isinstance(node, ast.Attribute) and node.attr == "__dict__"
+
+
+def _text(node: ast.expr | None) -> str:
+    held = node.value if isinstance(node, ast.Constant) else ""
+    return held if isinstance(held, str) else ""
 
 
 def _changes_contents(node: ast.AST, attribute: str) -> bool:
@@ -169,22 +203,51 @@ def _reads(node: ast.AST, attribute: str) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == attribute
 
 
-def _changed_outside(module: ast.Module, cls: ast.ClassDef, attribute: str) -> str:
+def _changed_outside(
+    module: ast.Module, cls: ast.ClassDef, attribute: str, contents: bool
+) -> str:
     line = _stores_outside(module, cls).get(attribute)
+    if not line and contents:
+        line = next((n.lineno for n in _outside(module, cls) if _of_other(n, attribute)), 0)
     return f"{attribute} is assigned outside {cls.name} (line {line})" if line else ""
+
+
+def _of_other(node: ast.Call | ast.Subscript | ast.Attribute, attribute: str) -> bool:
+    """Whether the contents of this attribute of another object than self are changed."""
+    held = node.value if isinstance(node, ast.Subscript) else getattr(node, "func", None)
+    held = (
+        held.value if isinstance(node, ast.Call) and isinstance(held, ast.Attribute) else held
+    )
+    own = isinstance(held, ast.Attribute) and ast.unparse(held.value) in ("self", "cls")
+    return not own and _changes_contents(node, attribute)
+
+
+@lru_cache(maxsize=1024)
+def _outside(
+    module: ast.Module, cls: ast.ClassDef
+) -> tuple[ast.Call | ast.Subscript | ast.Attribute, ...]:
+    inside = {id(n) for n in _changing(cls)}
+    return tuple(
+        n
+        for n in _changing(module)
+        if id(n) not in inside and isinstance(n, ast.Call | ast.Subscript | ast.Attribute)
+    )
 
 
 @lru_cache(maxsize=1024)
 def _stores_outside(module: ast.Module, cls: ast.ClassDef) -> dict[str, int]:
     """Attributes that the module assigns outside the class, of other than self and cls, with
     the first line."""
-    inside = {id(n) for n in _changing(cls)}
     found: dict[str, int] = {}
-    for node in _changing(module):
-        if isinstance(node, ast.Attribute) and id(node) not in inside:
-            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-            if not own:
+    for node in _outside(module, cls):
+        if isinstance(node, ast.Attribute):
+            if ast.unparse(node.value) not in ("self", "cls"):
                 found.setdefault(node.attr, node.lineno)
+        elif isinstance(node, ast.Call):
+            for name in _set_by(node):
+                found.setdefault(name, node.lineno)
+        elif _is_dict_of(node.value):
+            found.setdefault(_text(node.slice), node.lineno)
     return found
 
 
@@ -200,10 +263,23 @@ def module_constant(path: str, name: str) -> bool:
         if isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load)
     ]
     shared = any(isinstance(n, ast.Global) and name in n.names for n in ast.walk(module))
+    changed = any(_changes_global(n, name) for n in _changing(module))
     top = [
         n for s in module.body if isinstance(s, ast.Assign | ast.AnnAssign) for n in _names(s)
     ]
-    return len(bound) == 1 and not shared and name in top
+    return len(bound) == 1 and not shared and not changed and name in top
+
+
+def _changes_global(node: ast.AST, name: str) -> bool:
+    """An element of the container `name`, one of its changing methods, or globals()[name]."""
+    held: ast.AST = node.value if isinstance(node, ast.Subscript) else node
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        held = node.func.value if node.func.attr in _MUTATING else node
+    if isinstance(held, ast.Call) and isinstance(held.func, ast.Name):
+        whole = held.func.id == "globals" and held is not node
+        known = _text(node.slice) if isinstance(node, ast.Subscript) else ""
+        return whole and known in (name, "")
+    return isinstance(held, ast.Name) and held.id == name and held is not node
 
 
 def _names(statement: ast.Assign | ast.AnnAssign) -> list[str]:

@@ -266,7 +266,8 @@ def _seen_from(frame: FrameType, caller: FrameType, way: Way) -> Way:
         if outer is not None:
             gap.append((outer.f_code, outer.f_lasti))
     kinds = tuple((up + len(gap), name, kind) for up, name, kind in way.kinds)
-    return replace(way, above=(*gap, *way.above), kinds=kinds)
+    values = tuple((up + len(gap), name, key, held) for up, name, key, held in way.values)
+    return replace(way, above=(*gap, *way.above), kinds=kinds, values=values)
 
 
 def _record_beyond_cap(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 COUNTS_EVERY_NS = 1_000_000_000
 HotKey = tuple[Any, ...]
+CLOSE_LOOKS = 500
+"""Requests of a new key whose layer is looked at, far more than a model has layers."""
 ASK = object()
 """No call is this: a way that the hot path cannot compare by itself."""
 
@@ -33,7 +35,7 @@ class Entry:
     one or two of them, which the hot path compares itself: a call of `on_way` costs as much
     as all of that. `caller` is `ASK` where `on_way` has to be asked, None where no way counts.
     `other` is the entry of the same key on another way: another caller, or another class of
-    `self`.
+    `self`. `left`: how many more requests of `way` are looked at closely.
     """
 
     calls: int
@@ -46,13 +48,20 @@ class Entry:
     place: int = 0
     outer: object = None
     outer_place: int = 0
+    way: Way | None = None
+    left: int = 0
 
-    def follow(self, way: Way) -> None:
-        """Count only requests on this way."""
+    def follow(self, way: Way, close: int = CLOSE_LOOKS) -> None:
+        """Count only requests on this way, the first `close` of them also by what the layer
+        holds: every layer of a model asks within a few steps, and to look costs much more."""
+        self.way, self.left = way, close if way.values else 0
+        if way.values and not close:
+            self.way = way = replace(way, values=())
         self.on_way = way.check()
+        self.caller = self.outer = None
         if self.on_way is None:
             return
-        if way.kinds or not 1 <= len(way.above) <= 2:
+        if way.kinds or way.values or not 1 <= len(way.above) <= 2:
             self.caller = ASK
             return
         self.caller, self.place = way.above[0]
@@ -64,6 +73,10 @@ class Entry:
         entry: Entry | None = self
         while entry is not None and entry.on_way is not None and not entry.on_way(frame):
             entry = entry.other
+        if entry is not None and entry.left and entry.way is not None:
+            entry.left -= 1
+            if not entry.left:
+                entry.follow(entry.way, close=0)
         return entry
 
 

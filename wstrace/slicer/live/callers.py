@@ -65,18 +65,25 @@ class Callers:
         self.evaluator: Evaluation
         self.scopes: list[Scope] = []
         self.read: dict[tuple[int, str], type] = {}
+        self.of_frames: dict[tuple[int, str], int] = {}
         self.others: dict[str, None] = {}
 
     def held(self, frame: types.FrameType, name: str, value: object) -> Obj:
         """An object that a frame holds: what is read from it depends on its class."""
         self.read[id(frame), name] = kind_of(value)
+        self.of_frames[id(frame), name] = id(value)
         return Obj(value, id(value), name)
 
     def way(self, frame: types.FrameType) -> Way:
         """What the slice of the request that `frame` makes depends on, once it is made."""
         states = (LiveState.of(scope) for scope in self.scopes)
         seen = {id(state.frame) for state in states if state.frame is not None}
-        return way_of(frame, seen, self.read)
+        values = {
+            place: self.objects.consulted[held]
+            for place, held in self.of_frames.items()
+            if held in self.objects.consulted
+        }
+        return way_of(frame, seen, self.read, values)
 
     def forget(self) -> None:
         """Let go of the frames: what their variables hold (a view of the arena) would live
@@ -254,8 +261,8 @@ def _other_calls(callee: Scope, above: CallAbove) -> Iterator[str]:
     """Calls of the same function that the source has elsewhere, as `file:line:function`: what
     they pass may be more. Looked for in the module of the function and in that of its caller,
     by name; where several functions have it, only those on `self` in the same class count."""
-    name, here = callee.source.node.name, callee.source
-    if name in _BY_ANY_NAME:
+    here, name = callee.source, getattr(callee.source.node, "name", "")
+    if not name or name in _BY_ANY_NAME:
         return
     # Not the paths of the sources: equal functions of two files share one.
     asked, calling = (_path(LiveState.of(scope)) for scope in (callee, above.scope))

@@ -29,6 +29,8 @@ from wstrace.slicer.values import (
 )
 
 MISSING: Final = object()
+_CHANGING: Final = "changing"
+"""The tag of an object that is kept where another may be put."""
 # PyTorch 2.13: where torch.nn.Module keeps what its __getattr__ finds.
 _MODULE_DICTS: Final = ("_modules", "_parameters", "_buffers")
 
@@ -91,6 +93,7 @@ class Objects:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self.consulted: dict[int, dict[str, object]] = {}
 
     def wrap(
         self, value: object, key: Hashable, path: str, where: str, why: str = "", rank: int = 0
@@ -109,8 +112,7 @@ class Objects:
             return self.tensor(value, key, path, where, why)
         if type(value) in (tuple, list) or type(value).__name__ == "Size":
             return self.sequence(value, key, path, where, why, rank)
-        tag = "" if why else "fixed"
-        return Obj(value, id(value), path, tag)
+        return Obj(value, id(value), path, _CHANGING if why else "fixed")
 
     def sequence(
         self, value: object, key: Hashable, path: str, where: str, why: str, rank: int
@@ -243,14 +245,29 @@ class Objects:
             function = Obj(value.__func__, id(value.__func__), name)
             return BoundMethod(Obj(cls, id(cls), cls.__name__), name, function)
         why = _why(cls, name, value)
+        if owner.tag == _CHANGING and not why:
+            why = f"{owner.path} may be another object next time"
+        if not why and (is_plain(value) or is_integer(value)) and not _of_step(cls):
+            self.consulted.setdefault(id(instance), {})[name] = value
         return self.wrap(value, (id(instance), name), f"{owner.path}.{name}", where, why)
+
+
+def plain_value(instance: object, name: str) -> object:
+    """What `instance` or its class holds under `name`, or `MISSING`: nothing is run."""
+    value = stored(instance, name)
+    return class_attribute(type(instance), name) if value is MISSING else value
+
+
+def _of_step(cls: type) -> bool:
+    """Metadata of a step, which every step makes anew."""
+    return any(binding.is_holder(b.__module__, b.__name__) for b in cls.__mro__)
 
 
 def _why(cls: type, name: str, value: object) -> str:
     """Why an attribute may change; metadata without a role is open by definition."""
     if binding.is_config(cls):
         return ""
-    if any(binding.is_holder(b.__module__, b.__name__) for b in cls.__mro__):
+    if _of_step(cls):
         return f"{cls.__name__}.{name} has no role"
     return changes(cls, name, contents=isinstance(value, list | dict))
 

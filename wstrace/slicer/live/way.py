@@ -8,12 +8,13 @@ pass other things: its requests are told apart, also where their bytes are equal
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import CodeType, FrameType
+from types import CodeType, FrameType, MappingProxyType
 from typing import Final
 
+from wstrace.slicer.live.objects import plain_value
 from wstrace.slicer.syntax import asserted_class, function_source
 
 Check = Callable[[FrameType], bool]
@@ -24,18 +25,21 @@ class Way:
     """`above`: the calls that were followed, outward, as code and instruction.
 
     `kinds`: objects in these frames that may be of another class next time, as frames up from
-    the request, name and class. `callers` and `types` say all of it in words, for the trace;
-    `types` also has the objects whose class cannot differ.
+    the request, name and class. `values`: what the formula was made from in such objects, as
+    frames up, name, attribute and value: another layer may have another number there, and ask
+    for equal bytes until one of them is at its cap. `callers` and `types` say all of it in
+    words, for the trace; `types` also has the objects whose class cannot differ.
     """
 
     above: tuple[tuple[CodeType, int], ...] = ()
     kinds: tuple[tuple[int, str, type], ...] = ()
+    values: tuple[tuple[int, str, str, object], ...] = ()
     callers: tuple[str, ...] = field(default=(), compare=False)
     types: tuple[str, ...] = field(default=(), compare=False)
 
     def check(self) -> Check | None:
         """Whether a frame makes its request on this way; None where there is no other."""
-        return self.holds if self.above or self.kinds else None
+        return self.holds if self.above or self.kinds or self.values else None
 
     def holds(self, frame: FrameType) -> bool:
         """As `check` says."""
@@ -51,6 +55,19 @@ class Way:
                 outer, up = outer.f_back, up + 1
             if outer is None or kind_of(outer.f_locals.get(name)) is not kind:
                 return False
+        return not self.values or self.has_values(frame)
+
+    def has_values(self, frame: FrameType) -> bool:
+        """Whether the objects of this request hold what the formula was made from."""
+        outer: FrameType | None = frame
+        up = 0
+        for level, name, attribute, value in self.values:
+            while up < level and outer is not None:
+                outer, up = outer.f_back, up + 1
+            if outer is None:
+                return False
+            if plain_value(outer.f_locals.get(name), attribute) != value:
+                return False
         return True
 
 
@@ -62,12 +79,18 @@ def kind_of(value: object) -> type:
     return value if isinstance(value, type) else type(value)
 
 
-def way_of(frame: FrameType, seen: set[int], read: dict[tuple[int, str], type]) -> Way:
+def way_of(
+    frame: FrameType,
+    seen: set[int],
+    read: dict[tuple[int, str], type],
+    values: Mapping[tuple[int, str], Mapping[str, object]] = MappingProxyType({}),
+) -> Way:
     """The way of a request that `frame` makes.
 
     `seen` are the ids of the frames that were followed, `read` the class of each object by the
-    id of its frame and its name.
+    id of its frame and its name, `values` what was read from it.
     """
+    consulted: list[tuple[int, str, str, object]] = []
     above: list[tuple[CodeType, int]] = []
     callers: list[str] = []
     kinds: list[tuple[int, str, type]] = []
@@ -79,13 +102,15 @@ def way_of(frame: FrameType, seen: set[int], read: dict[tuple[int, str], type]) 
                 types.append(f"{name}: {kind.__module__}.{kind.__qualname__}")
                 if may_differ(outer, name, kind):
                     kinds.append((level, name, kind))
+                held = values.get((held_in, name), {})
+                consulted += [(level, name, attribute, held[attribute]) for attribute in held]
         if not left or outer.f_back is None:
             break
         outer, level = outer.f_back, level + 1
         left.discard(id(outer))
         above.append((outer.f_code, outer.f_lasti))
         callers.append(_told(outer))
-    return Way(tuple(above), tuple(kinds), tuple(callers), tuple(types))
+    return Way(tuple(above), tuple(kinds), tuple(consulted), tuple(callers), tuple(types))
 
 
 def _told(frame: FrameType) -> str:
