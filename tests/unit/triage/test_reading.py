@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import random
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,8 +17,11 @@ from wstrace.errors import WstraceError
 from wstrace.triage import report
 from wstrace.triage.diagnose.numbers import Given
 from wstrace.triage.extract import collect
-from wstrace.triage.ingest import opening
+from wstrace.triage.ingest import archives, opening
 from wstrace.triage.ingest.prefilter import Prefilter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LOG = "\n".join(log_lines(Failure().traceback(), "Worker_TP1 pid=5")).encode()
 
@@ -34,7 +40,7 @@ def _refused(path: Path) -> WstraceError:
         ("empty.log", b"", "is empty"),
         ("blank.log", b" \n\n\r\n", "is empty"),
         ("zeros.log", bytes(5000), "is empty"),
-        ("log.gz", gzip.compress(LOG), "gzip"),
+        ("cut.gz", gzip.compress(LOG)[:-9], "cannot be read as an archive"),
         ("log.zst", b"\x28\xb5\x2f\xfd" + LOG, "zstd"),
         ("log.zip", b"PK\x03\x04" + LOG, "zip"),
         ("log.png", b"\x89PNG\r\n\x1a\n" + random.Random(1).randbytes(9000), "binary"),
@@ -45,6 +51,27 @@ def test_not_a_log(tmp_path: Path, name: str, data: bytes, word: str) -> None:
     path = tmp_path / name
     path.write_bytes(data)
     assert word in _refused(path).message
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_compressed_log(tmp_path: Path, pack: Callable[[bytes], bytes], inside: bool) -> None:
+    """Rotated logs are compressed: alone and in a folder they are read as they are."""
+    path = tmp_path / "server.log.1.packed"
+    path.write_bytes(pack(LOG))
+    (finding,) = report.read([str(tmp_path if inside else path)], Given()).findings
+    assert finding.function == Failure().function
+
+
+def test_a_compressed_log_of_more_than_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "BYTES", 1 << 20)
+    path = tmp_path / "server.log.gz"
+    path.write_bytes(gzip.compress(LOG + bytes(1 << 22)))
+    told = report.read([str(path)], Given())
+    assert len(told.findings) == 1
+    assert told.notes == ("server.log.gz holds more than 1.00 MiB: the rest is left",)
 
 
 def test_missing_and_directory(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
 
@@ -67,24 +67,49 @@ def members(path: str, notes: list[str]) -> Iterator[tuple[str, BinaryIO]]:
                 return
             if _is_log(name) and size:
                 with closing(opened()) as stream:
-                    yield name, cast("BinaryIO", _Member(path, stream))
+                    yield name, cast("BinaryIO", _Member(path, stream, BYTES))
     except _BROKEN as error:
         raise _damaged(path, error) from error
+
+
+def is_packed(path: str) -> bool:
+    """True for one compressed file that is no archive; False also for what cannot be read."""
+    if not Path(path).is_file():
+        return False
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_HEAD).startswith(tuple(_PACKED))
+    except OSError:
+        return False
+
+
+@contextmanager
+def unpacked(path: str, notes: list[str]) -> Iterator[BinaryIO]:
+    """The bytes of a compressed file, up to BYTES of them. What is left is told in `notes`;
+    WstraceError while reading: the file is damaged."""
+    with _unpacked(path) as stream:
+        found = _Member(path, stream, BYTES)
+        yield cast("BinaryIO", found)
+        if found.left <= 0:
+            notes.append(f"{Path(path).name} holds more than {human(BYTES)}: the rest is left")
 
 
 class _Member:
     """The bytes of one member; damage in it is the archive's."""
 
-    def __init__(self, path: str, stream: IO[bytes]) -> None:
+    def __init__(self, path: str, stream: IO[bytes], left: int) -> None:
+        self.left = left
         self._path = path
         self._stream = stream
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes; none at the end only."""
         try:
-            return self._stream.read(size)
+            data = self._stream.read(min(size, self.left))
         except _BROKEN as error:
             raise _damaged(self._path, error) from error
+        self.left -= len(data)
+        return data
 
 
 def _damaged(path: str, error: Exception) -> WstraceError:

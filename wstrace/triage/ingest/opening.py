@@ -179,10 +179,12 @@ def _character_cut(data: bytes) -> int:
 
 
 def _wide_decoder(sample: bytes) -> codecs.IncrementalDecoder | None:
-    """UTF-16 by its mark, or without one by zeros in every second byte and in no other.
+    """UTF-32 or UTF-16 by its mark; UTF-16 without one by zeros in every second byte alone.
 
     A hole of a rotated log has zeros in both.
     """
+    if sample.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return codecs.getincrementaldecoder("utf-32")("replace")
     if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return codecs.getincrementaldecoder("utf-16")("replace")
     even, odd = sample[::2].count(0), sample[1::2].count(0)

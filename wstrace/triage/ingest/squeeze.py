@@ -28,6 +28,14 @@ _SAME: Final = str.maketrans(
         "→": "->",
     }
 )
+# UTF-8 that was read as a Windows or a Latin code page: what a mark became, and the mark
+_MISREAD: Final = {
+    mark.encode().decode(page, "replace"): mark
+    for mark in "‘’‚‛“”„‟…′″→│┃"
+    for page in ("cp1252", "latin-1")
+}
+# matches: 'â€™'
+_MOJIBAKE: Final = re.compile("|".join(map(re.escape, _MISREAD)))
 # matches: 'requires &#3'
 _BROKEN_END: Final = re.compile(r"(?:&(?:#\w{0,8}|[a-z]{0,5})|\x1b(?:\[[0-9;]*)?)$")
 # matches: '"""'
@@ -65,6 +73,8 @@ class Squeezed:
 
 def squeeze(text: str) -> str:
     """Without blanks and invisible characters; one kind of quote and of slash."""
+    if not text.isascii() and "\xe2" in text:
+        text = _MOJIBAKE.sub(lambda found: _MISREAD[found.group()], text)
     text = "".join(text.split())
     if not text.isascii():
         return text.translate(_SAME)

@@ -44,6 +44,9 @@ def texts(paths: Sequence[str], notes: list[str]) -> Iterator[Input]:
             yield from _of_folder(path, notes)
         elif path != "-" and archives.is_archive(path):
             yield from _of_archive(path, notes)
+        elif path != "-" and archives.is_packed(path):
+            with archives.unpacked(path, notes) as stream:
+                yield Input(path, stream)
         else:
             with opening.opened(path) as stream:
                 yield Input(path, stream)
@@ -69,6 +72,10 @@ def _of_folder(folder: str, notes: list[str]) -> Iterator[Input]:
     for path in files[:FILES]:
         if archives.is_archive(str(path)):
             yield from _of_archive(str(path), notes)
+            continue
+        if archives.is_packed(str(path)):
+            with archives.unpacked(str(path), notes) as stream:
+                yield Input(str(path), stream, alone=False)
             continue
         with opening.opened(str(path)) as stream:
             yield Input(str(path), stream, alone=False)
