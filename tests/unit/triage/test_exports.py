@@ -149,7 +149,8 @@ def test_an_encoding(encoding: str) -> None:
 def test_a_relative_through_an_export(form: str) -> None:
     line = (
         "RuntimeError: Buffer overflow when allocating memory for batch_prefill_tmp_v with "
-        "size 536870912 and alignment 16, but only 394264576 bytes available in AlignedAllocator."
+        "size 536870912 and alignment 16, but only 394264576 bytes available in "
+        "AlignedAllocator."
     )
     found = read("\n".join(FORMS[form](log_lines([line], "Worker_TP1 pid=101"))))
     (relative,) = found.relatives
