@@ -143,7 +143,21 @@ def test_the_size_of_dcp_has_no_default_where_dcp_asks() -> None:
 @pytest.mark.parametrize(
     ("version", "failure", "code", "confidence"),
     [
-        ("0.21.0", Failure("turboquant_attn.py", 879, "_decode_attention"), "WS101", "certain"),
+        ("0.21.0", Failure("turboquant_attn.py", 879, "_decode_attention"), "WS101", "likely"),
+        (
+            "0.21.0",
+            Failure("turboquant_attn.py", 9, "_decode_attention", 1, 0),
+            "WS101",
+            "certain",
+        ),
+        (
+            "0.33.0",
+            Failure("ultraquant_attn.py", 504, "_ultraquant_continuation_prefill"),
+            "WS101",
+            "likely",
+        ),
+        ("0.33.0", Failure("rocm_octave_attn.py", 334, "_mid_o_buffer"), "WS102", "likely"),
+        ("0.33.0", Failure("kda.py", 1341, "_forward"), "WS101", "likely"),
         ("0.24.0", Failure("turboquant_attn.py", 918, "_decode_attention"), "WS104", "likely"),
         ("0.22.1", Failure(), "WS101", "certain"),
         ("0.24.0", Failure(), "WS101", "likely"),

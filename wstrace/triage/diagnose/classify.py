@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STARTUP: Final = ("capture", "post-lock-warmup")
 # vLLM 0.13.0 to 0.33.0: the first lock of a process comes with the capture.
 BEFORE_LOCK: Final = ("load", "profile", "graph-estimate", "kv-init")
+_FIRST: Final = "slot (0, 0) only"
 # matches: 'slot (0, 0) only'
 _SLOTS: Final = re.compile(r"slot \(0, 0\)|ubatch|lane")
 _BY_REFUSAL: Final = ("never_profiled", "undersized_in_profile", "wrong_slot")
@@ -218,10 +219,20 @@ def _by_site(
         kind: LogClass = "undersized_in_profile"
         return Verdict(kind, "WS102", reasons.UNDERSIZED)
     if site.triage_class == "never_profiled":
-        return Verdict("never_profiled", "WS101", reasons.NEVER)
+        return _never(refusal, site)
     if site.triage_class == "pointer_moved_after_capture":
         return Verdict("undersized_in_profile", "WS102", reasons.UNDERSIZED, "likely")
     return None
+
+
+def _never(refusal: Refusal, site: KnownSite) -> Verdict:
+    """Not certain where graph capture may run the site, at its own sizes: then the arena is
+    not empty."""
+    cover = site.cover(site.version) or next(iter(site.covers), None)
+    if cover is None or not cover.when or _is_empty(refusal) or refusal.current is None:
+        return Verdict("never_profiled", "WS101", reasons.NEVER)
+    why = reasons.NEVER_BUT.format(when=cover.when)
+    return Verdict("never_profiled", "WS101", why, "likely")
 
 
 def _reserved(site: KnownSite) -> Verdict | None:
@@ -231,7 +242,8 @@ def _reserved(site: KnownSite) -> Verdict | None:
     if cover is None or cover.covers == "none":
         return None
     whole = cover.covers == "full"
-    if not whole and not (site.first_fixed and release_of(site.version).has(site.first_fixed)):
+    fixed = bool(site.first_fixed) and release_of(site.version).has(site.first_fixed)
+    if not (whole or fixed or site.triage_class == "never_profiled" or _FIRST in cover.gap):
         return None
     if whole and _SLOTS.search(cover.gap):
         return Verdict("wrong_slot", "WS104", reasons.SITE_SLOT, "likely")

@@ -33,6 +33,10 @@ NEVER: Final = (
     "Nothing in warm-up runs this path: the arena was locked at what other layers had "
     "asked for."
 )
+NEVER_BUT: Final = (
+    "Nothing in warm-up runs this path at the sizes of serving ({when}): the arena was locked "
+    "at what other layers had asked for, or at such a size."
+)
 UNDERSIZED: Final = (
     "Warm-up runs this site, but with a smaller shape than serving can bring: the arena was "
     "locked at that."
