@@ -34,7 +34,7 @@ def commands(code: str, log: FromLog, bound: Bound | None, given: Given) -> list
             EAGER,
             "no reserve helps: the bytes are not the arena's",
         ]
-    if log.why == reasons.OOM_PROFILE:
+    if log.why in reasons.IN_PROFILING:
         return ["vllm serve ... --max-num-batched-tokens N   (a smaller N than now)"]
     if log.kind == "over_reserved":
         return [*_upgrade(log, bound), "wstrace bound " + (log.rule.id if log.rule else "")]

@@ -227,8 +227,8 @@ def _by_site(
 
 def _never(refusal: Refusal, site: KnownSite) -> Verdict:
     """Not certain where graph capture may run the site, at its own sizes: then the arena is
-    not empty."""
-    cover = site.cover(site.version) or next(iter(site.covers), None)
+    not empty. Without a version the first release is meant, as for what fails next."""
+    cover = site.cover(site.version) if site.version else next(iter(site.covers), None)
     if cover is None or not cover.when or _is_empty(refusal) or refusal.current is None:
         return Verdict("never_profiled", "WS101", reasons.NEVER)
     why = reasons.NEVER_BUT.format(when=cover.when)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wstrace.findings.finding import UNNUMBERED, Finding, FromLog
+from wstrace.known_sites import known
 from wstrace.trace.records import Phase, ScheduledRequest, Step
 from wstrace.triage.diagnose import bounding, life, releases, sizes, symptoms
 from wstrace.triage.diagnose.advice import told
@@ -15,6 +16,7 @@ from wstrace.triage.diagnose.numbers import Given, refuse_contradicted, values
 from wstrace.triage.diagnose.relatives import NotTheArena, relatives
 from wstrace.triage.diagnose.siblings import siblings
 from wstrace.triage.extract import tracebacks
+from wstrace.triage.extract.retold import files_of
 from wstrace.triage.ingest.ranks import NOWHERE
 from wstrace.versions import release_of
 
@@ -77,8 +79,9 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
     steps = _near(refusal, text.steps)
     step = _nearest(refusal, steps)
     module = _module(refusal)
+    paths = (module, refusal.file) if refusal.file else _files(refusal.function, version)
     rule = bounding.choose_rule(
-        (module, refusal.file), refusal.function, version, numbers, refusal.required, step
+        paths, refusal.function, version, numbers, refusal.required, step
     )
     site = rule.site
     rivals = bounding.of_site(settings.rivals(refusal.origin.line), site)
@@ -222,6 +225,14 @@ def _module(refusal: Refusal) -> str | None:
         if tracebacks.base(frame.path) == refusal.file:
             return tracebacks.module_path(frame.path)
     return None
+
+
+def _files(function: str | None, version: str | None) -> tuple[str, ...]:
+    """A file of a function that a text names alone, where all such files are one site's: it
+    has moved from release to release."""
+    files = files_of(function) if function else ()
+    found = [known.match(file, function or "", version) for file in files]
+    return files[:1] if len({site and site.id for site in found}) == 1 else ()
 
 
 def _near(refusal: Refusal, steps: Sequence[StepDump]) -> list[StepDump]:

@@ -6,8 +6,9 @@ person pastes it once more: the same site and sizes, in ranks of which one names
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wstrace.triage.ingest.interleaved import STREAM
 from wstrace.triage.ingest.ranks import merged, named, of_one_process
@@ -15,7 +16,11 @@ from wstrace.triage.ingest.ranks import merged, named, of_one_process
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wstrace.triage.extract.facts import Amount, Refusal
+    from wstrace.triage.extract.facts import Amount, Origin, Refusal
+
+# vLLM 0.13.0 to 0.33.0: the processes above the workers
+# matches: 'EngineCore_DP0 pid=9'
+_ABOVE: Final = re.compile(r"EngineCore|APIServer|ApiServer|DPCoordinator")
 
 
 def incidents(refusals: Iterable[Refusal]) -> list[Refusal]:
@@ -69,8 +74,20 @@ def _same(less: Refusal, more: Refusal) -> bool:
         and less.function in (None, more.function)
         and _fits(less.required, more.required)
         and _fits(less.current, more.current)
-        and of_one_process(less.origin.ranks, more.origin.ranks)
+        and (
+            of_one_process(less.origin.ranks, more.origin.ranks)
+            or _repeats(less.origin, more.origin)
+        )
     )
+
+
+def _repeats(one: Origin, other: Origin) -> bool:
+    """Whether an engine or a server tells what its worker said: `EngineCore_DP0` is named so
+    in releases without data parallelism too, and its worker is not."""
+    if not (_ABOVE.match(one.label) or _ABOVE.match(other.label)):
+        return False
+    first, second = named(one.ranks), named(other.ranks)
+    return all(second.get(group, rank) == rank for group, rank in first.items())
 
 
 def _fits(less: Amount | None, more: Amount | None) -> bool:

@@ -110,6 +110,11 @@ KNOWN_OOM: Final = (
     "Memory ran out in a layer whose scratch is known to grow with the request and not to be "
     "seen by profiling; there is no line of the arena itself."
 )
+KNOWN_OOM_PROFILE: Final = (
+    "Memory ran out in a layer that asks the arena, while vLLM was measuring: KV sizing has "
+    "not happened yet, and no line shows the arena itself. Lower --max-num-batched-tokens; a "
+    "reserve cannot help."
+)
 LATE: Final = (
     "The arena grew after the KV cache size was decided: these bytes are in no budget, and the "
     "next larger request may find no memory."
@@ -136,6 +141,8 @@ LATE_CAPTURE: Final = (
     "which is freed memory now."
 )
 
+IN_PROFILING: Final = (OOM_PROFILE, KNOWN_OOM_PROFILE)
+"""What no reserve cures: fewer tokens in profiling do."""
 # The headline where the code's own (findings/codes.py) says more than the reason, or the
 # contrary. A reason that is filled in or goes on is known by its beginning.
 _HEADLINES: Final = {
@@ -148,6 +155,7 @@ _HEADLINES: Final = {
     OOM_INSIDE: "memory ran out while the arena grew",
     OOM_SOMEWHERE: "memory ran out while the arena grew",
     OOM_AFTER: "memory ran out after the arena had grown",
+    KNOWN_OOM_PROFILE: "memory ran out in profiling, in a layer that asks the arena",
     KNOWN_OOM: "memory ran out in a layer whose scratch grows with the request",
     V2: "captured graphs may point at a freed arena",
     DCP: "captured graphs may point at a freed arena",

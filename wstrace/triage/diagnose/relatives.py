@@ -73,6 +73,10 @@ _TOLD: Final[dict[tuple[RelativeKind, str], tuple[str, str]]] = {
         "NCCL allocates beside PyTorch, from what --gpu-memory-utilization leaves free.",
         "a smaller --gpu-memory-utilization, or NCCL_BUFFSIZE=BYTES",
     ),
+    ("communicator", "Cudafailure"): (
+        "NCCL allocates beside PyTorch, from what --gpu-memory-utilization leaves free.",
+        "a smaller --gpu-memory-utilization, or NCCL_BUFFSIZE=BYTES",
+    ),
     ("communicator", "/dev/shm"): (
         "NCCL shares memory between the processes of a host in /dev/shm, which is full.",
         "docker run --shm-size=16g, or --ipc=host",
@@ -256,14 +260,17 @@ def _outside(text: Text, fault: Fault) -> bool:
 
 
 def _asker(frames: Sequence[Frame]) -> Frame | None:
-    """The layer's own frame that called the kernel in which memory ran out: attention or
-    experts, in any release's chain of calls; None where no kernel is below it."""
+    """The layer's own frame that called the kernel in which memory ran out, or made the
+    kernel's own workspace: attention or experts, in any release's chain of calls."""
     inner = len(frames)
     while inner and _is_kernel(frames[inner - 1]):
         inner -= 1
     asker = frames[inner - 1] if inner else None
-    if asker is None or inner == len(frames):
+    if asker is None:
         return None
+    if inner == len(frames):  # a buffer that the layer keeps for its kernel
+        own = "workspace" in asker.source and not symptoms.is_known(asker)
+        return asker if own and _LAYERS.search(asker.path) else None
     return asker if symptoms.is_known(asker) or _LAYERS.search(asker.path) else None
 
 

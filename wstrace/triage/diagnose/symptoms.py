@@ -184,7 +184,8 @@ def _starved(
             inside = _deepest_known(fault)
             if inside is None or inside is not fault.frames[-1]:
                 continue
-            why = reasons.KNOWN_OOM
+            measured = _phase(text, fault) in _MEASURED
+            why = reasons.KNOWN_OOM_PROFILE if measured else reasons.KNOWN_OOM
         else:
             why = _inside_growth(_phase(text, fault)) if inside else reasons.OOM_AFTER
         yield _of_fault(
@@ -330,7 +331,7 @@ def _of_fault(
     function = frame.function if frame else resize.function if resize else None
     version = _version(settings, fault.origin.line)
     site = known.match(file, function, version) if file and function else None
-    if why == reasons.OOM_PROFILE:
+    if why in reasons.IN_PROFILING:
         site = None  # what moves and cures the site's requests does not help here
     log = FromLog(
         kind,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from wstrace.triage.extract.stated import of_the_run
+from wstrace.triage.extract.stated import of_the_run, says_it_worked
 from wstrace.units import whole_number
 from wstrace.vllm.limits import rows
 
@@ -175,6 +175,8 @@ _ASSIGNED: Final = re.compile(
     r"|max[-_]num[-_]seqs|(?:index_)?kpool|(?:tensor|data|pipeline)[-_]parallel[-_]size"
     rf"|{'|'.join(_ENVIRONMENT)})[\"'`]?(?:\s*[=:]\s*|\s+(?:is\s+|of\s+)?)[\"'`]?(?P<value>\d[\d_,]*[kKmM]?)(?![\w.])"
 )
+# matches: 'we upgraded from '
+_LEFT_BEHIND: Final = re.compile(r"(?i)\b(?:from|before|until|since|unlike|not on)\s+[`\"']?$")
 # what a message tells to set
 # matches: 'workspace overflow; set '
 _ADVISED: Final = re.compile(
@@ -289,10 +291,9 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
         text = line.text
         if "ersion" in text or "vllm" in text or "LLM" in text:
             for source, pattern in _RAW_VERSIONS:
-                found = pattern.search(text)
-                if found:
-                    value = found["v"].rstrip(".+")
-                    yield Setting("vllm_version", value, source, line.number)
+                told = _version_of_the_run([*pattern.finditer(text)], text)
+                if told:
+                    yield Setting("vllm_version", told.rstrip(".+"), source, line.number)
         if "_" in text and ":" in text:
             for found in _MODEL_KEY.finditer(text):
                 key, value = MODEL + found["key"], int(found["value"])
@@ -311,6 +312,20 @@ def _assignments(text: str, line: int) -> Iterator[Setting]:
         start = found.start()
         if not _ADVISED.search(text[max(0, start - _ADVISED_REACH) : start]):
             yield from _assigned(found, line)
+
+
+def _version_of_the_run(found: list[re.Match[str]], text: str) -> str:
+    """The version of the failing run among a line's: not the one left, nor one that works."""
+    if len(found) < 2:
+        return found[0]["v"] if found else ""
+    ends = [match.start() for match in found[1:]] + [len(text)]
+    own = [
+        match["v"]
+        for match, end in zip(found, ends, strict=True)
+        if not _LEFT_BEHIND.search(text[: match.start()])
+        and not says_it_worked(text[match.end() : end])
+    ]
+    return own[0] if own else found[-1]["v"]
 
 
 def command_settings(text: str) -> dict[str, Value]:

@@ -122,6 +122,15 @@ _LINES: Final[tuple[tuple[RelativeKind, str, re.Pattern[str]], ...]] = (
         re.compile(r"FailedtoCUDA(?:host)?(?P<name>calloc)(?:async)?(?P<first>\d+)bytes"),
     ),
     (
+        # NCCL, when an allocation of its own failed
+        "communicator",
+        "ncclUnhandledCudaError",
+        # matches: "ncclUnhandledCudaError:CalltoCUDAfunctionfailed.Lasterror:Cudafailure2'out"
+        re.compile(
+            r"ncclUnhandledCudaError(?:(?!File')[^\n]){0,200}?(?P<name>Cudafailure)(?:2)?'out"
+        ),
+    ),
+    (
         # NCCL's buffers between processes of a host
         "communicator",
         "/dev/shm/nccl",
@@ -136,8 +145,26 @@ _LINES: Final[tuple[tuple[RelativeKind, str, re.Pattern[str]], ...]] = (
         re.compile(
             r"(?i:(?P<name>nvshmem|mori|deep_?ep)(?:(?!Traceback|File')[^\n]){0,100}?"
             r"(?:heap|buffer|rdma_bytes|nvl_bytes)(?:(?!Traceback|File')[^\n]){0,60}?"
-            r"(?:toosmall|insufficient|outofmemory|notenough|exceed|failedtoalloc\w*|isfull))"
+            r"(?:toosmall|insufficient|outofmemory|notenough|exceed|exhausted|isfull"
+            r"|failedtoalloc\w*))"
             r"(?:[^\d]{1,40}(?P<first>\d{5,})(?:[^\d]{1,40}(?P<second>\d{5,}))?)?"
+        ),
+    ),
+    (
+        "all2all_buffer",
+        "",
+        # matches: 'Failedtoallocate2147483648bytesfromthesymmetricheap,increaseMORI_SHMEM_HEAP'
+        re.compile(
+            r"(?i:failedtoallocate(?P<first>\d{5,})bytes[^\n]{0,120}?"
+            r"(?P<name>nvshmem|mori|deepep)_\w*(?:heap|size))"
+        ),
+    ),
+    (
+        "all2all_buffer",
+        "",
+        # matches: "deep_ep.cpp:1105'layout.total_bytes<=num_rdma_bytes"
+        re.compile(
+            r"(?i:(?P<name>deep_?ep)[^\n]{0,120}?'[^'\n]{0,80}<=?num_(?:rdma|nvl)_bytes)"
         ),
     ),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wstrace.triage.extract import tracebacks
 from wstrace.triage.extract.facts import SITE, SIZE, Amount, Mention, Refusal, amount, origin_at
-from wstrace.triage.extract.retold import files_of
+from wstrace.triage.extract.retold import file_of, files_of
 from wstrace.triage.ingest.quoted import is_quoted, is_talk
 
 if TYPE_CHECKING:
@@ -101,6 +101,11 @@ _SHAPE: Final = re.compile(
 # matches: 'Workspacelane1isnotconfigured;managerhas1lane'
 _LANE: Final = re.compile(r"Workspacelane(?P<lane>\d+)isnotconfigured;managerhas(?P<n>\d+)lane")
 
+# vLLM 0.13.0 to 0.33.0: the one error that _ensure_workspace_size raises, as a stack shows it
+_RAISES: Final = "_ensure_workspace_size"
+# matches: 'raiseAssertionError('
+_RAISED: Final = re.compile(r"raiseAssertionError\((?![\w.]*Error\b)")
+
 Found = tuple[int, "Fact"]
 
 
@@ -122,10 +127,26 @@ def refusals_of(
         match = _headless_at(text, middle)
         if match and not is_talk(squeezed, match.start()):
             yield match.start(), _headless(squeezed, match, stream, stack)
+    yield from _unsaid(squeezed, stream, stack)
     for pattern, make in ((_SHAPE, _shape), (_LANE, _lane)):
         for match in pattern.finditer(text):
             if "{" not in match.group():
                 yield match.start(), make(squeezed, match, stream, stack)
+
+
+def _unsaid(squeezed: Squeezed, stream: str, stack: list[tuple[int, Frame]]) -> Iterator[Found]:
+    """Stacks that end where the manager raises, with the message cut off: the site is known."""
+    ends = [position for position, _ in stack[1:]] + [len(squeezed.text)]
+    for number, ((position, frame), end) in enumerate(zip(stack, ends, strict=False)):
+        if frame.function != _RAISES or not _RAISED.match(frame.source):
+            continue
+        if _START.search(squeezed.text, position, end):
+            continue
+        before = tracebacks.before(position, stack[:number], squeezed)
+        origin = origin_at(squeezed, position, stream)
+        refusal = _placed(Refusal("arena", origin, frames=(*before, frame)))
+        if refusal.file and refusal.function:
+            yield position, refusal
 
 
 def _headless_at(text: str, middle: re.Match[str]) -> re.Match[str] | None:
@@ -218,7 +239,7 @@ def _is_retold(
     """True where the sizes stand in other words than vLLM's, or without its two decimals."""
     if requires is None:
         return False
-    whole = "." not in requires["size"]
+    whole = "." not in requires["size"] or not requires["size"].endswith("MB")
     return whole or bool(current and not _VERBATIM.match(body, requires.end()))
 
 
@@ -233,9 +254,8 @@ def _site_before(squeezed: Squeezed, start: int) -> dict[str, Any]:
     line = squeezed.line(start).text
     lead = line[: max(0, line.lower().find("workspace is locked"))]
     for name in reversed(_FUNCTION_WORD.findall(lead)):
-        files = files_of(name)
-        if files:
-            return {"file": files[0] if len(files) == 1 else None, "function": name}
+        if files_of(name):
+            return {"file": file_of(name, lead), "function": name}
     return {}
 
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _SIZE: Final = r"(\d[\d,]*(?:\.\d+)? ?(?:[KMGT]i?B|bytes)\b)"
 _BELOW: Final = 5  # lines of a list of facts
+_TITLES: Final = 12  # rows above a row of a table
 _SHORT: Final = 160  # characters of a line in it
+_ABOVE: Final = 500  # characters of the lines above it
 # matches: 'the locked workspace'
 _ABOUT: Final = re.compile(r"(?i)workspace|\barena\b")
 # matches: 'is locked'
@@ -29,6 +31,10 @@ _LOCKED: Final = re.compile(r"(?i)\block(?:ed|ing)?\b")
 _ASKED: Final = re.compile(
     rf"(?i:\b(?:requires?|required|needs?|needed|ask(?:s|ed)? for|wants?|wanted|requested))"
     rf"(?:[ :]+(?:at least|about|only|a|of))*[ :=]+{_SIZE}"
+)
+# matches: '16.00 MB were required'
+_WANTED: Final = re.compile(
+    rf"{_SIZE}(?i: (?:is |are |was |were )?(?:required|needed|requested|asked for|wanted)\b)"
 )
 # matches: 'has only 1.02 MB'
 _HAD: Final = re.compile(
@@ -43,9 +49,23 @@ _SIZE_OF: Final = re.compile(
 _LEFT: Final = re.compile(rf"{_SIZE}(?i: (?:is |are |was |were )?(?:available|left|there)\b)")
 # matches: '1.02 MB -> 16.00 MB'
 _ARROW: Final = re.compile(rf"{_SIZE} ?(?:-+>|=+>|→) ?{_SIZE}")
-# matches: 'turboquant_attn.py:747:_continuation_prefill'
+# matches: 'required_mb: 9.94'
+_KEYED: Final = re.compile(
+    r"(?i)\b(required|requested|needed|asked|current|had|locked|available)(?:_size)?_"
+    r"(mb|mib|gb|gib|kb|kib|bytes)[\"']?\s*[:=]\s*(\d[\d,]*(?:\.\d+)?)"
+)
+# matches: '9.94 MB'
+_ALONE: Final = re.compile(_SIZE)
+# matches: 'required'
+_ASKED_TITLE: Final = re.compile(
+    r"(?i)\b(?:required?|requires|needed|needs|asked|wanted|requested)\b"
+)
+# matches: 'current size'
+_HAD_TITLE: Final = re.compile(r"(?i)\b(?:current|had|has|locked|available|arena)\b")
+# matches: 'turboquant_attn.py line 747 (_continuation_prefill)'
 _CALLER: Final = re.compile(
-    r"(?P<file>[\w.\-]+\.pyc?)(?::(?P<line>\d+))?(?::(?P<function>[A-Za-z_]\w*))?"
+    r"(?P<file>[\w.\-]+\.pyc?)[`\"']?(?:(?::|#L|,? line )(?P<line>\d+))?[`\"']?"
+    r"(?:(?::|,? in | \()[`\"']?(?P<function>[A-Za-z_]\w*))?"
 )
 # matches: '_continuation_prefill'
 _WORD: Final = re.compile(r"\b[A-Za-z_]\w*_\w+\b")
@@ -57,11 +77,13 @@ def retold_of(squeezed: Squeezed, stream: str, said: Set[int]) -> Iterator[tuple
         if index in said or ("lock" not in line.text.lower() and ".py:" not in line.text):
             continue
         text = line.text if line.label else _around(squeezed.lines, index, said)
-        if not _ABOUT.search(text) or not (_LOCKED.search(text) or _known_caller(text)):
+        text = _KEYED.sub(_with_unit, text)
+        about = text if line.label else f"{_above(squeezed.lines, index)} {text}"
+        if not _ABOUT.search(about) or not (_LOCKED.search(about) or _known_caller(text)):
             continue
         if "allowed" in text or "Resized" in text or grows_by_hand(text):
             continue
-        sizes = _sizes(text)
+        sizes = _sizes(text) or _in_table(squeezed.lines, index)
         site = _site(text)
         position = squeezed.starts[index]
         if sizes is None or site is None or is_talk(squeezed, position):
@@ -81,6 +103,35 @@ def retold_of(squeezed: Squeezed, stream: str, said: Set[int]) -> Iterator[tuple
                 retold=True,
             ),
         )
+
+
+def _with_unit(found: re.Match[str]) -> str:
+    """`required_mb: 9.94` as `required: 9.94 MB`."""
+    unit = found[2].lower()
+    return (
+        f"{found[1]}: {found[3]} {unit if unit == 'bytes' else unit.upper().replace('I', 'i')}"
+    )
+
+
+def _above(lines: Sequence[Line], index: int) -> str:
+    """The few lines above a person's own, which may say what the list below is of."""
+    number = lines[index].number
+    near = (line for line in lines[max(0, index - _BELOW) : index] if not line.label)
+    return " ".join(line.text for line in near if number - line.number <= _BELOW)[-_ABOVE:]
+
+
+def _in_table(lines: Sequence[Line], index: int) -> tuple[str, str] | None:
+    """The two sizes of a table's row, in the order of the titles above it."""
+    cells = [cell.strip() for cell in lines[index].text.split("|")]
+    sizes = [cell for cell in cells if _ALONE.fullmatch(cell)]
+    if len(sizes) != 2:
+        return None
+    for line in reversed(lines[max(0, index - _TITLES) : index]):
+        asked, had = _ASKED_TITLE.search(line.text), _HAD_TITLE.search(line.text)
+        if asked and had and not _ALONE.search(line.text) and len(line.text) < _SHORT:
+            first, second = sizes
+            return (first, second) if asked.start() < had.start() else (second, first)
+    return None
 
 
 def _around(lines: Sequence[Line], index: int, said: Set[int]) -> str:
@@ -109,7 +160,7 @@ def _sizes(text: str) -> tuple[str, str] | None:
     arrow = _ARROW.search(text)
     if arrow:
         return arrow[2], arrow[1]
-    asked = _ASKED.search(text)
+    asked = _ASKED.search(text) or _WANTED.search(text)
     there = (m for pattern in (_HAD, _SIZE_OF, _LEFT) for m in pattern.finditer(text))
     had = next((m for m in there if not asked or m.end(1) != asked.end(1)), None)
     return (asked[1], had[1]) if asked and had else None
@@ -125,8 +176,14 @@ def _site(text: str) -> tuple[str | None, int | None, str | None] | None:
         return found["file"], int(found["line"]), function
     if function is None:
         return None
+    return file_of(function, text), None, function
+
+
+def file_of(function: str, text: str) -> str | None:
+    """The file of a known site's function: the only one, or the one that the text names."""
     files = files_of(function)
-    return files[0] if len(files) == 1 else None, None, function
+    named = [file for file in files if file in text]
+    return files[0] if len(files) == 1 else named[0] if len(named) == 1 else None
 
 
 @cache

@@ -60,6 +60,13 @@ ANCHORS: Final = {
     b"FLASHINFER_WORKSPACE_BUFFER_SIZE=": 60,
     b"WorkspaceManagernotinitialized": 0,
     b"max_model_len:reducedfrom": 30,
+    b"KVcacheisneeded": 60,
+    b"forthecacheblocks": 0,
+    b"islessthandesired": 0,
+    b"Hardwarelimit:": 20,
+    b"ncclUnhandledCudaError": 0,
+    b"/dev/shm/nccl": 0,
+    b"symmetricheap": 0,
     b"blocksizeto": 8,
     b"--max-": 40,
 }

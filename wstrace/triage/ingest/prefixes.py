@@ -198,12 +198,14 @@ def _plain(text: str) -> str:
 
 
 def _strip_outer(text: str, outer: str) -> tuple[str, str]:
+    row = text.lstrip()[:1] == "|" and text.rstrip()[-1:] == "|"  # of a table: no collector's
+    named = (_POD, _TORCHRUN) if row else (_COMPOSE, _POD, _TORCHRUN)
     for _ in range(6):
         before = text
         timed = _TIME.match(text)
         if timed:
             text = text[timed.end() :]
-        for pattern in (_UNIT,) if timed else (_COMPOSE, _POD, _TORCHRUN):
+        for pattern in (_UNIT,) if timed else named:
             found = pattern.match(text)
             if found:
                 outer = f"{outer} {found['key']}".strip()[:200]

@@ -56,6 +56,8 @@ _ABOUT: Final = re.compile(
     r"(?: (?:the|this|an?|error|crash|failure|message))*"
     r"|\b(?:no longer|never|(?:do|does|did)(?: not|n't)) (?:see|sees|get|gets|hit|hits)"
     r"(?: (?:the|this|an?|error|crash|failure|message|any ?more))*"
+    r"|(?<!not )(?<!never )(?<!n't )\b(?:fixed|fixes|resolved|resolves)\b"
+    r"(?: (?:the|this|an?|error|crash|failure|message|bug|issue))*"
     r"|\bunlike\b[^.!?]{0,80})"
     r"[\s:\"'`(\u201c]*(?:[\w.]*Error:\s*)?[\"'`]*$",
     re.IGNORECASE,
