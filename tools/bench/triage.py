@@ -1,6 +1,7 @@
 """Time and memory of `wstrace triage` on big logs, made here and streamed, not stored.
 
     scripts/bench triage [--mb 1024] [--shape quiet|crash-loop|ranks|one-line|halves|all]
+        [--write]
 
 quiet: a long healthy log with one failure near its end. crash-loop: the same failure again
 and again, every line of interest. ranks: the same, each time of eight processes, their lines
@@ -8,7 +9,7 @@ mixed. one-line: no newline at all. halves: one line, dense with beginnings of t
 that never end. Prints a line for each and exits 1 where one takes more than the limits: 40 s
 of CPU time and 200 MB for 1 GB. Of less than 1 GB the half is measured too, and what 1 GB
 takes follows from the two: the first megabytes are read closely, the others only looked
-through.
+through. --write puts the whole size of every shape into docs/scale.md.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import time
 from collections.abc import Iterator
 
 from tools import ROOT
+from tools.bench.overhead import machine, write
 
 LIMIT_S, LIMIT_MB, WHOLE_MB = 40.0, 200.0, 1024
+BEGIN, END = "<!-- made by scripts/bench triage -->", "<!-- end of triage -->"
 HEALTHY = (
     "(APIServer pid=1) INFO 05-05 14:{m:02d}:{s:02d} [loggers.py:271] Engine 000: Avg prompt "
     "throughput: {n}.5 tokens/s, Avg generation throughput: 97.2 tokens/s, Running: {r} reqs, "
@@ -143,8 +146,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--mb", type=int, default=1024)
     parser.add_argument("--shape", choices=[*SHAPES, "all"], default="all")
+    parser.add_argument("--write", action="store_true", help="Put it into docs/scale.md.")
     options = parser.parse_args()
-    failed = False
+    if options.write and (options.mb < WHOLE_MB or options.shape != "all"):
+        parser.error("--write needs the whole size of every shape")
+    failed, rows = False, []
     for shape in SHAPES if options.shape == "all" else (options.shape,):
         start = time.perf_counter()
         seconds, peak, found = measure(shape, options.mb)
@@ -155,13 +161,24 @@ def main() -> int:
             whole = seconds + max(0.0, slope) * (WHOLE_MB - options.mb)
         good = found and whole <= LIMIT_S and peak <= LIMIT_MB
         failed = failed or not good
+        rows.append(f"| {shape} | {seconds:.1f} | {peak:.0f} | {'yes' if found else 'no'} |")
         print(
             f"{shape:<11}{options.mb:>6} MB  {seconds:6.1f} s CPU  "
             f"{time.perf_counter() - start:6.1f} s  peak {peak:5.0f} MB  1 GB: {whole:5.1f} s  "
             f"{'found' if found else 'NOT FOUND'}  {'ok' if good else 'TOO MUCH'}",
             flush=True,
         )
+    if options.write:
+        write(ROOT / "docs" / "scale.md", _page(options.mb, rows, failed), BEGIN, END)
     return int(failed)
+
+
+def _page(megabytes: int, rows: list[str], failed: bool) -> str:
+    head = ["| shape | CPU time, s | peak, MB | failure found |", "| --- | --- | --- | --- |"]
+    target = f"Target of each: {LIMIT_S:.0f} s of CPU time and {LIMIT_MB:.0f} MB: "
+    told = "missed" if failed else "met"
+    lines = ["", f"{megabytes:,} MB each, piped in:", "", *head, *rows, "", f"{target}{told}."]
+    return "\n".join([*lines, "", machine(), ""])
 
 
 if __name__ == "__main__":
