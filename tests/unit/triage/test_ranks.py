@@ -65,12 +65,21 @@ def test_the_name_of_a_file(name: str, ranks: Ranks) -> None:
         ("2026-05-05T14:02:37Z [rank3]: {}", 3),
         ("vllm-1  | [rank3]: {}", 3),
         ("[rank0]:[rank3]: {}", 0),
+        ("[1,3]<stderr>:{}", 3),
+        ("logs/rank3.log:181:{}", 3),
+        ("worker-3.log.1-7-{}", 3),
         ("[frank3]: {}", None),
+        ("server.log:181:{}", None),
     ],
 )
 def test_a_launchers_prefix(prefix: str, rank: int | None) -> None:
     (finding,) = read("\n".join(prefix.format(line) for line in LINES)).findings
     assert finding.ranks == ((Ranks(rank=rank),) if rank is not None else ())
+
+
+def test_the_file_that_tail_names() -> None:
+    text = "\n\n".join(f"==> logs/rank{n}.log <==\n{LINES[0]}" for n in (0, 3))
+    assert [f.ranks for f in read(text).findings] == [(Ranks(rank=0),), (Ranks(rank=3),)]
 
 
 def test_a_record_that_names_the_rank() -> None:

@@ -71,7 +71,7 @@ def test_the_exit_code_of_the_command(id_: str, tmp_path: Path) -> None:
 
 def test_every_release_and_class_is_among_the_texts() -> None:
     minors = {case["version"].split(".")[1] for case in TEXTS if "version" in case}
-    assert {str(minor) for minor in range(13, 34)} - minors <= {"15", "17", "19", "25"}
+    assert {str(minor) for minor in range(13, 34)} <= minors
     every = "\n".join(line for case in TEXTS for line in case["told"])
     for kind in (
         "never_profiled", "undersized_in_profile", "wrong_slot", "order_of_warmup",

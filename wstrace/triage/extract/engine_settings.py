@@ -218,6 +218,8 @@ _RAW_VERSIONS: Final = (
     (Source.COMMAND, re.compile(r"vllm/vllm-[\w-]+:v(?P<v>\d+\.\d+[\w.+]*)")),
     # matches: 'on vLLM 0.21.0 the server dies'
     (Source.PROSE, re.compile(r"\bv?LLM[ -]v?(?P<v>0\.\d+\.\d+[\w.+]*)", re.IGNORECASE)),
+    # matches: 'but on 0.23.0 it dies'
+    (Source.PROSE, re.compile(r"\b[Oo]n v?(?P<v>0\.(?:1[3-9]|[23]\d)\.\d[\w.+]*)")),
 )
 # vLLM 0.13.0 to 0.33.0: the engine's config and the flags, each logged once at the start
 # matches: 'withconfig:'
@@ -289,7 +291,7 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
     lines = of_the_run(squeezed.lines)
     for line in lines:
         text = line.text
-        if "ersion" in text or "vllm" in text or "LLM" in text:
+        if "ersion" in text or "vllm" in text or "LLM" in text or "n 0." in text:
             for source, pattern in _RAW_VERSIONS:
                 told = _version_of_the_run([*pattern.finditer(text)], text)
                 if told:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 JSON_LIMIT: Final = 1 << 20
 LEADS: Final = 16
+_DEEPEST: Final = 12  # OpenTelemetry's records have seven
 # matches: '&quot;'
 _ENTITY: Final = re.compile(r"&(?:#\d{1,6}|#[xX][0-9a-fA-F]{1,5}|[A-Za-z]{2,8});")
 # matches: '2026-05-05T14:02:37.123Z '
@@ -42,6 +43,14 @@ _POD: Final = re.compile(r"\[(?P<key>(?=[^\]]*[/-])[\w./-]{3,200})\] ?")
 _NUMBERED: Final = re.compile(r"\s{0,8}\d{1,8}(?:\t|\s*[│|] )")
 # matches: '[rank3]: '
 _TORCHRUN: Final = re.compile(r"\[(?P<key>(?:rank|default|trainer)\d+)\]: ?")
+# matches: '[1,3]<stderr>:'
+_MPIRUN: Final = re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>: ?")
+# matches: 'logs/rank3.log:181:'
+_GREP: Final = re.compile(
+    r"(?P<key>[\w./-]{0,200}[\w-]\.(?:log|txt|out|err)(?:\.\d{1,4})?)[:-]\d{1,9}[:-]"
+)
+# matches: '==> logs/rank3.log <=='
+_TAIL: Final = re.compile(r"==> (?P<key>\S.{0,200}?) <==\s*$")
 # matches: '> > '
 _QUOTE: Final = re.compile(r"(?:\s*(?:>|[│┃|](?=\s|$)))+ ?")
 # matches: 'root - ERROR - '
@@ -116,20 +125,25 @@ class Line:
 
 
 class Unwrapper:
-    """Lines without their wrapping; remembers the prefixes that stood before labels."""
+    """Lines without their wrapping; remembers the prefixes that stood before labels, and the
+    file that `tail` says follows."""
 
     def __init__(self) -> None:
         self._leads: dict[str, str] = {}
+        self._file = ""
 
     def lines(self, text: str, first: int) -> Iterator[Line]:
         """All lines of `text`; `first` is the number of the first one."""
         for number, raw in enumerate(text.split("\n"), first):
-            if "\r" not in raw:
+            if raw.startswith("==> ") and (header := _TAIL.match(raw)):
+                self._file = header["key"][:100]
+                yield Line(number, self._file, "", "")
+            elif "\r" not in raw:
                 for part in _unglued(raw):
-                    yield from self._unwrap(part, number, "", 0)
-                continue
-            for part in raw.removesuffix("\r").split("\r"):
-                yield from self._unwrap(part, number, "", 0)
+                    yield from self._unwrap(part, number, self._file, 0)
+            else:
+                for part in raw.removesuffix("\r").split("\r"):
+                    yield from self._unwrap(part, number, self._file, 0)
 
     def _unwrap(self, raw: str, number: int, outer: str, depth: int) -> Iterator[Line]:
         outer, label, text, error = self._peel(_plain(raw), outer)
@@ -199,7 +213,7 @@ def _plain(text: str) -> str:
 
 def _strip_outer(text: str, outer: str) -> tuple[str, str]:
     row = text.lstrip()[:1] == "|" and text.rstrip()[-1:] == "|"  # of a table: no collector's
-    named = (_POD, _TORCHRUN) if row else (_COMPOSE, _POD, _TORCHRUN)
+    named = (*(() if row else (_COMPOSE,)), _POD, _TORCHRUN, _MPIRUN, _GREP)
     for _ in range(6):
         before = text
         timed = _TIME.match(text)
@@ -208,7 +222,8 @@ def _strip_outer(text: str, outer: str) -> tuple[str, str]:
         for pattern in (_UNIT,) if timed else named:
             found = pattern.match(text)
             if found:
-                outer = f"{outer} {found['key']}".strip()[:200]
+                named_by = found.groupdict().get("key") or f"rank{found['rank']}"
+                outer = f"{outer} {named_by}".strip()[:200]
                 text = text[found.end() :]
         for pattern in (_NUMBERED, _CRI, _QUOTE, _LOGGER):
             found = pattern.match(text)
@@ -256,11 +271,11 @@ def _strings(value: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:
     """(key, text) of a JSON record, in order; journald writes some texts as bytes."""
     if isinstance(value, str):
         yield key, value
-    elif isinstance(value, dict) and depth < 6:
+    elif isinstance(value, dict) and depth < _DEEPEST:
         for name, item in value.items():
             if name not in _JSON_OUTER:
                 yield from _strings(item, name.lower(), depth + 1)
-    elif isinstance(value, list) and depth < 6:
+    elif isinstance(value, list) and depth < _DEEPEST:
         numbers = all(isinstance(item, int) and 0 <= item < 256 for item in value)
         if value and numbers and (key == "message" or len(value) > 8):
             yield key, bytes(value).decode("utf-8", "replace")

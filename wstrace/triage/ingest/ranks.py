@@ -52,9 +52,12 @@ def ranks_of(label: str) -> Ranks:
 
 
 def ranks_of_prefix(outer: str) -> Ranks:
-    """The rank in a launcher's prefix, such as `rank3`: its number among all."""
+    """The rank in a launcher's prefix, such as `rank3`, or in the file that a prefix names."""
     found = _LAUNCHED.search(outer) if outer else None
-    return Ranks(rank=int(found[1])) if found else NOWHERE
+    if found:
+        return Ranks(rank=int(found[1]))
+    files = (ranks_of_file(name) for name in outer.split() if "." in name)
+    return next((ranks for ranks in files if ranks != NOWHERE), NOWHERE)
 
 
 def ranks_of_file(path: str) -> Ranks:
