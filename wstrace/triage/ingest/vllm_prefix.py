@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 LEVEL: Final = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION)"
 LABEL_REACH: Final = 200
+_DIGITS: Final = b"0123456789"
 _WITHIN: Final = 400  # characters of a line's beginning in which a label may stand
 _NAME: Final = r"[A-Za-z_][\w.:\-]{0,80}(?: [A-Za-z_]\w*(?:=\w+)?){0,4} "
 
@@ -90,7 +91,7 @@ def process_before(squeezed: bytes, position: int) -> bytes:
     process = b""
     for label in _labels(squeezed[max(0, position - LABEL_REACH) : position]):
         name = label["name"] or b""
-        process = name if any(48 <= byte <= 57 for byte in name) else label[0]
+        process = name if name.translate(None, _DIGITS) != name else label[0]
     return process
 
 
