@@ -75,8 +75,8 @@ def _numbered(ranks: Ranks) -> str:
     """`node 1 rank 0`, of a text that has no more; of a trace there is one rank then."""
     if any(getattr(ranks, group) is not None for group in GROUPS):
         return "rank 0"
-    node = f"node {ranks.node} " if ranks.node is not None else ""
-    return f"{node}rank {ranks.rank or 0}"
+    numbers = (("node", ranks.node), ("rank", ranks.rank))
+    return " ".join(f"{name} {n}" for name, n in numbers if n is not None) or "rank 0"
 
 
 def step_text(step: Step | None) -> str:

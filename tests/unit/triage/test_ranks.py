@@ -148,6 +148,12 @@ def test_a_log_a_rank_is_one_incident(tmp_path: Path) -> None:
     assert {(r["node"], r["rank"]) for r in told["ranks"]} == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
+def test_a_log_of_a_host_names_the_host(tmp_path: Path) -> None:
+    path = tmp_path / "node1.log"
+    path.write_text(LINES[0])
+    assert ", node 1\n" in render_text(triage([str(path)], Given()))
+
+
 def test_the_label_in_a_file_of_another_rank(tmp_path: Path) -> None:
     """A file of a host holds all its workers: their own labels count."""
     path = tmp_path / "rank0.log"
