@@ -112,10 +112,10 @@ def _by_early_lock(
     refusal: Refusal, site: KnownSite | None, text: Text, config: dict[str, Value]
 ) -> Verdict | None:
     """Debug lines show a lock before KV sizing, and none since."""
-    stream, line = refusal.origin.stream, refusal.origin.line
-    kv = [k.origin.line for k in text.kv if k.origin.stream == stream and k.origin.line < line]
-    states = [s for s in text.locks if s.origin.stream == stream and s.origin.line < line]
-    if not kv or not states or not states[-1].locked or states[-1].origin.line > kv[-1]:
+    stream, at = refusal.origin.stream, refusal.origin.at
+    kv = [k.origin.at for k in text.kv if k.origin.stream == stream and k.origin.at < at]
+    states = [s for s in text.locks if s.origin.stream == stream and s.origin.at < at]
+    if not kv or not states or not states[-1].locked or states[-1].origin.at > kv[-1]:
         return None
     why = reasons.LOCKED_EARLY.format(phase="profile")
     return Verdict("order_of_warmup", _code(refusal), why, "likely")
@@ -197,8 +197,8 @@ def _by_debug_lines(
 
 
 def _before(refusal: Refusal, resizes: Sequence[Resize]) -> list[Resize]:
-    line, stream = refusal.origin.line, refusal.origin.stream
-    return [r for r in resizes if r.origin.line < line and r.origin.stream in (stream, "")]
+    at, stream = refusal.origin.at, refusal.origin.stream
+    return [r for r in resizes if r.origin.at < at and r.origin.stream in (stream, "")]
 
 
 def _by_site(

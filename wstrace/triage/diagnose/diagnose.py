@@ -143,7 +143,7 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
 def _serving(refusal: Refusal, step: StepDump | None, text: Text) -> Phase | None:
     """Without a stack only serving is certain: a dump of a step, or the server's own lines.
     An excerpt may leave out what came between a start-up line and the failure."""
-    shown = life.phase_of(text, refusal.origin.line, ())
+    shown = life.phase_of(text, refusal.origin, ())
     return "serving" if step is not None or shown == "serving" else None
 
 
@@ -207,7 +207,7 @@ def _locked_size(current: Amount, refusal: Refusal, text: Text) -> int | None:
     sizes_seen = {
         size
         for lock in text.locks
-        if lock.origin.line < refusal.origin.line
+        if lock.origin.at < refusal.origin.at
         for size in lock.sizes
         if current.fits(size)
     }

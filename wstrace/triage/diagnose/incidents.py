@@ -32,7 +32,7 @@ def incidents(refusals: Iterable[Refusal]) -> list[Refusal]:
         if not any(_fold_in(refusal, place) for place in places):
             kept.setdefault(size, []).append(refusal)
     found = _of_known_ranks([refusal for place in kept.values() for refusal in place])
-    return sorted(found, key=lambda refusal: refusal.origin.line)
+    return sorted(found, key=lambda refusal: refusal.origin.at)
 
 
 def _of_known_ranks(found: list[Refusal]) -> list[Refusal]:

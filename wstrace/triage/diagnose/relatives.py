@@ -215,7 +215,7 @@ def _no_manager(text: Text, fact: Relative) -> NotTheArena:
 
 def _fitted(text: Text, fact: Relative, numbers: Mapping[str, int]) -> Iterator[NotTheArena]:
     """Only beside something that was reserved before: alone the line is a healthy start's."""
-    before = [r for r in text.resizes if r.origin.line < fact.origin.line]
+    before = [r for r in text.resizes if r.origin.at < fact.origin.at]
     told = fact.name.lower() == "reserved"
     if not fact.first or not fact.second or not (before or told):
         return
@@ -248,7 +248,7 @@ def _scratch(text: Text, findings: Sequence[Finding]) -> Iterator[NotTheArena]:
         frame = _asker(fault.frames)
         if frame is not None:
             yield _below(text, fault, frame)
-        elif life.phase_of(text, fault.origin.line, fault.frames) in _CAPTURES:
+        elif life.phase_of(text, fault.origin, fault.frames) in _CAPTURES:
             yield _captured(text, fault)
 
 

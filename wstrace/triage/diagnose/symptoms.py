@@ -102,7 +102,7 @@ def _late_growths(text: Text) -> Iterator[tuple[Resize, str]]:
     """Growths that KV sizing did not see, or that captured graphs do not know of."""
     told: set[tuple[str, str]] = set()
     for resize in text.resizes:
-        stream, line = resize.origin.stream, resize.origin.line
+        stream, at = resize.origin.stream, resize.origin.at
         sizes = resize.before.text, resize.after.text
         if sizes in told:
             continue
@@ -113,7 +113,7 @@ def _late_growths(text: Text) -> Iterator[tuple[Resize, str]]:
         after = [
             name
             for name, marks in (("capture", text.captured), ("kv", text.kv))
-            if any(m.origin.stream == stream and m.origin.line < line for m in marks)
+            if any(m.origin.stream == stream and m.origin.at < at for m in marks)
         ]
         if after:
             yield resize, after[0]
@@ -131,7 +131,7 @@ def _moved(
         before = [
             resize
             for resize, after in late
-            if after != "kv" and resize.origin.line < fault.origin.line
+            if after != "kv" and resize.origin.at < fault.origin.at
         ]
         if before:
             yield _of_fault(
@@ -179,7 +179,7 @@ def _starved(
         if fault.kind != "out_of_memory":
             continue
         inside = tracebacks.caller(fault.frames)
-        grown = [r for r, _ in late if r.origin.line < fault.origin.line]
+        grown = [r for r, _ in late if r.origin.at < fault.origin.at]
         if inside is None and not grown:
             inside = _deepest_known(fault)
             if inside is None or inside is not fault.frames[-1]:
@@ -203,7 +203,7 @@ def _inside_growth(phase: Phase | None) -> str:
 
 def grew_before(text: Text, fault: Fault) -> bool:
     """Whether the text shows a growth that KV sizing or a graph does not know of."""
-    return any(resize.origin.line < fault.origin.line for resize, _ in _late_growths(text))
+    return any(resize.origin.at < fault.origin.at for resize, _ in _late_growths(text))
 
 
 def _deepest_known(fault: Fault) -> Frame | None:
@@ -211,7 +211,7 @@ def _deepest_known(fault: Fault) -> Frame | None:
 
 
 def _phase(text: Text, fault: Fault) -> Phase | None:
-    return life.phase_of(text, fault.origin.line, fault.frames)
+    return life.phase_of(text, fault.origin, fault.frames)
 
 
 def is_known(frame: Frame) -> bool:

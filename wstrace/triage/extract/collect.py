@@ -74,16 +74,16 @@ class Collector:
             kv=self._sorted(KvMemory),
             faults=self._sorted(Fault),
             captured=self._sorted(Captured),
-            stages=sorted(self._stages, key=lambda stage: stage.origin.line),
+            stages=sorted(self._stages, key=lambda stage: stage.origin.at),
             relatives=self._sorted(Relative),
-            steps=sorted(self._steps, key=lambda step: step.origin.line),
+            steps=sorted(self._steps, key=lambda step: step.origin.at),
             mentions=self._mentions,
             v2_runner=self.v2_runner,
             notes=notes,
         )
 
     def _sorted(self, kind: type[Any]) -> list[Any]:
-        return sorted(self._facts.get(kind, {}).values(), key=lambda fact: fact.origin.line)
+        return sorted(self._facts.get(kind, {}).values(), key=lambda fact: fact.origin.at)
 
 
 def _keep(kept: list[Any], fact: Fact) -> None:

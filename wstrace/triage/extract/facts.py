@@ -62,12 +62,19 @@ class Frame:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where in the text something stands: the line, the process, its ranks."""
+    """Where in the text something stands: the line, the process, its ranks. `part` counts the
+    lines inside a physical one."""
 
     line: int
     stream: str = ""
     label: str = ""
     ranks: Ranks = NOWHERE
+    part: int = 0
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """What orders facts: the physical line, and which of its lines."""
+        return self.line, self.part
 
 
 @dataclass(frozen=True)
@@ -251,7 +258,8 @@ SITE: Final = re.compile(
 
 def origin_at(squeezed: Squeezed, position: int, stream: str) -> Origin:
     """The line that holds `position`, in the process that `stream` names."""
-    return Origin(squeezed.line(position).number, stream)
+    line = squeezed.line(position)
+    return Origin(line.number, stream, part=line.part)
 
 
 def amount(text: str) -> Amount:

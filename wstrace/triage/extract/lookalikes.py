@@ -260,7 +260,8 @@ def _by_hand(text: str, sizes: list[Amount], origin: Origin) -> Resize:
     first = _SIZE.search(text)
     asks = first is not None and _ASKED.search(text, 0, first.start())
     before, after = sizes if not asks else reversed(sizes)
-    site = _CALLER.search(text)
+    found = [*_CALLER.finditer(text)]
+    site = next((one for one in found if one["function"]), found[0] if found else None)
     return Resize(
         origin,
         file=site["file"] if site else None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,8 +93,9 @@ _JSON_OUTER: Final = (
 )  # fmt: skip
 
 _JSON_TEXT: Final = frozenset(
-    ("message", "msg", "log", "event", "text", "body", "line", "@message", "textpayload")
-)
+    ("message", "msg", "log", "event", "text", "body", "line", "@message", "textpayload",
+     "exception", "exc_info", "error", "reason", "detail", "stack", "stacktrace", "stringvalue")
+)  # fmt: skip
 # matches: 'Traceback (most recent call last):'
 _TELLS: Final = re.compile(r"\n|Traceback|Error|orkspace|requires|current size|locking")
 
@@ -109,7 +110,8 @@ class Line:
     """One physical line, or a part of one, without its wrapping.
 
     `outer` is the collector's key, `label` vLLM's process label with its pid ('' where the
-    line has none), `error` says that its level is ERROR or above.
+    line has none), `error` says that its level is ERROR or above. `part` counts the lines that
+    one physical line holds: a record may have a whole log in it.
     """
 
     number: int
@@ -117,6 +119,7 @@ class Line:
     label: str
     text: str
     error: bool = False
+    part: int = 0
 
     @property
     def ends_stream(self) -> bool:
@@ -134,6 +137,12 @@ class Unwrapper:
 
     def lines(self, text: str, first: int) -> Iterator[Line]:
         """All lines of `text`; `first` is the number of the first one."""
+        number = part = -1
+        for line in self._physical(text, first):
+            number, part = line.number, part + 1 if line.number == number else 0
+            yield replace(line, part=part) if part else line
+
+    def _physical(self, text: str, first: int) -> Iterator[Line]:
         for number, raw in enumerate(text.split("\n"), first):
             if raw.startswith("==> ") and (header := _TAIL.match(raw)):
                 self._file = header["key"][:100]
