@@ -15,7 +15,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.unit.triage.generator import log_of
+from tests.unit.triage.generator import FORMATS, log_of
+from tests.unit.triage.generator import read as diagnosed
 from wstrace.cli.commands import triage
 from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import ranks_text
@@ -81,3 +82,27 @@ def test_every_release_and_class_is_among_the_texts() -> None:
         "all2all_buffer",
     ):  # fmt: skip
         assert kind in every
+
+
+# not those whose form is what they show
+WRAPPED = [
+    case
+    for case in TEXTS
+    if case["id"] not in ("gh-md", "table", "tail-f", "grep-n")
+    and not case["text"].startswith("{")
+]
+
+
+@pytest.mark.parametrize("number", range(len(FORMATS)), ids=list(FORMATS))
+def test_the_same_through_a_collector(number: int) -> None:
+    """Each text through one of the collectors, all of them together through every one."""
+    form = list(FORMATS.values())[number]
+    for case in WRAPPED[number :: len(FORMATS)]:
+        lines = case["text"].rstrip("\n").split("\n")
+        assert _facts("\n".join(form(lines))) == _facts("\n".join(lines)), case["id"]
+
+
+def _facts(text: str) -> list[str]:
+    found = diagnosed(text)
+    lines = [_line(finding).partition(" [")[0] for finding in found.findings]
+    return sorted([*lines, *map(_beside, found.relatives)])
