@@ -149,6 +149,10 @@ def test_what_the_readme_says_of_cost_is_what_the_page_measured() -> None:
     ratios = [float(row[4]) for row in rows]
     assert (low, high) == (round(min(calls)), round(max(calls)))
     assert min(ratios) - 0.01 <= 1 + percent / 100 <= max(ratios) + 0.01
+    page = (DOCS / "overhead.md").read_text()
+    steps = page.partition("<!-- steps, made by scripts/bench overhead -->")[2]
+    added = [int(n) for n in re.findall(r"\| \+(\d+) \|", steps.partition("<!-- end")[0])]
+    assert f"a step add {min(added)} to {max(added)} us" in measured(README)
 
 
 def test_no_cost_is_claimed_outside_a_measured_block() -> None:
@@ -193,3 +197,53 @@ def test_the_documented_marker_is_the_marker() -> None:
     part = text[text.index("| argument |") :].split("\n\n")[0]
     documented = re.findall(r"^\| `(\w+)` ", part, re.MULTILINE)
     assert documented == [field.name for field in dataclasses.fields(Marker)]
+
+
+# where a shell or a recipe would begin a command, then `wstrace gate trace --fail-on warning`
+TYPED = re.compile(
+    r"(?:^\s*|[`|;&] ?|\$ |\b(?:exec|do:|next:|run:) +|^\s*- )(?:[A-Z_]+=\S+ )*"
+    r"wstrace (?:--?[a-z-]+ )*([a-z]+)(?![\w:])((?: [^`\n]*)?)",
+    re.MULTILINE,
+)
+SCRIPT = re.compile(r"(?<![\w/.-])(?:\./)?((?:scripts|docs/ci)/[\w-]+)(?![\w.*/-])")
+RECIPES = [
+    path
+    for folder in (DOCS / "ci", DOCS / "monitoring")
+    for path in sorted(folder.iterdir())
+    if path.is_file()
+]
+
+
+def typed(text: str) -> list[tuple[str, list[str]]]:
+    """(command, its options) of each `wstrace ...` in code: fences, indents, backticks."""
+    code = [*FENCE.findall(text), *re.findall(r"^ {4,}.*$", text, re.MULTILINE)]
+    code += re.findall(r"`[^`\n]+`", FENCE.sub("", text))
+    found = []
+    for piece in code:
+        for name, rest in TYPED.findall(piece.replace("\\\n", " ")):
+            ours = re.split(r" -- | [|&;#] |\s{3,}", f"{rest} ")[0]
+            found.append((name, OPTION.findall(ours)))
+    return found
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RECIPES, ROOT / "action.yml"], ids=name_of)
+def test_every_command_that_a_page_types_exists_with_its_options(page: Path) -> None:
+    text = page.read_text()
+    for name, options in typed(text if page.suffix == ".md" else f"```\n{text}\n```"):
+        assert name in COMMANDS, f"wstrace {name}"
+        rows = re.findall(r"^\| (`-.*?) \|", sections()[name], re.MULTILINE)
+        known = {option for row in rows for option in OPTION.findall(row)}
+        assert set(options) <= known | {"--help"}, f"wstrace {name}"
+
+
+def test_a_command_that_is_gone_would_be_found() -> None:
+    text = (
+        "```\nA=1 wstrace gone x --yes -- vllm --zoo\n```\n`wstrace gate --fail-on x` wstrace a"
+    )
+    assert typed(text) == [("gone", ["--yes"]), ("gate", ["--fail-on"])]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_script_that_a_page_types_is_there(page: Path) -> None:
+    for script in SCRIPT.findall(page.read_text()):
+        assert (ROOT / script).exists(), script

@@ -67,16 +67,20 @@ class Demo:
             self.say(f"[red]{what}: {found}, expected {wanted}[/red]")
 
 
-def run_demo(folder: Path, console: Console) -> list[str]:
-    """Run the whole demo; returns what did not go as expected (empty: all well).
-
-    Raises WstraceError when the engine is not installed or a server does not start.
-    """
+def require_engine() -> None:
+    """WstraceError where this environment has no vLLM."""
     if shutil.which("vllm", path=str(Path(sys.prefix) / "bin")) is None:
         raise WstraceError(
             "The demo needs vLLM's CPU engine in this environment.",
-            "Run ./scripts/demo, which builds one.",
+            "Run ./scripts/demo of a source checkout, which builds one.",
         )
+
+
+def run_demo(folder: Path, console: Console) -> list[str]:
+    """Run the whole demo; returns what did not go as expected (empty: all well).
+
+    Raises WstraceError when a server does not start.
+    """
     demo = Demo(folder, console)
     demo.say("Building a tiny model (dummy weights, nothing is downloaded)")
     model = build_model(folder / "model")

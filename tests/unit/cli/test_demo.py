@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.unit.reserve.examples import config
+from wstrace.cli.commands.demo import command
 from wstrace.cli.demo import excerpt
+from wstrace.errors import WstraceError
 from wstrace.reserve.config import dumps
 
 SAMPLE = Path(__file__).resolve().parents[3] / "sample_traces" / "demo-crash"
@@ -40,3 +43,12 @@ def test_the_excerpt_of_the_demos_own_reserve_fits_ten_lines(tmp_path: Path) -> 
 def test_an_empty_reserve_shows_its_empty_lists() -> None:
     shown = yaml.safe_load(excerpt(dumps(config(slots=[], sites=[]))))
     assert shown == {"slots": [], "sites": []}
+
+
+def test_without_an_engine_it_makes_no_folder_and_says_what_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    with pytest.raises(WstraceError, match="needs vLLM's CPU engine"):
+        command(tmp_path / "out")
+    assert not (tmp_path / "out").exists()

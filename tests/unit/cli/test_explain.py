@@ -172,6 +172,7 @@ def test_help_loads_neither_rich_nor_what_only_a_command_needs() -> None:
         "try: app.main()\n"
         "except SystemExit: pass\n"
         "heavy = {'rich', 'pandas', 'plotly', 'jinja2', 'yaml', 'wstrace.recorder.install'}\n"
+        "heavy |= {'msgspec', 'importlib.metadata'}\n"
         "print('LOADED', *heavy & sys.modules.keys())"
     )
     done = subprocess.run(

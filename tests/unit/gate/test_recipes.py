@@ -20,6 +20,7 @@ from tests.unit.gate.conftest import needs
 ROOT = Path(__file__).parents[3]
 CI = ROOT / "docs" / "ci"
 ACTION = ROOT / "action.yml"
+COMPOSE = ROOT / "docs" / "monitoring" / "compose.yaml"
 
 
 def _read(path: Path) -> Any:
@@ -34,6 +35,7 @@ def _read(path: Path) -> Any:
         ("vendor.github-workflows", CI / "github-nightly.yml"),
         ("vendor.gitlab-ci", CI / "gitlab-ci.yml"),
         ("vendor.buildkite", CI / "buildkite.yml"),
+        ("vendor.compose-spec", COMPOSE),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
@@ -45,6 +47,31 @@ def test_valid_by_its_schema(schema: str, file: Path) -> None:
         [*program, "--builtin-schema", schema, str(file)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_compose_file_mounts_what_is_there_and_grafana_finds_its_dashboard() -> None:
+    document = _read(COMPOSE)
+    mounts = [volume for one in document["services"].values() for volume in one["volumes"]]
+    mounts = [mount for mount in mounts if mount.startswith(".")]
+    assert len(mounts) == 3
+    for mount in mounts:
+        assert (COMPOSE.parent / mount.split(":")[0]).is_file()
+    grafana = document["services"]["grafana"]
+    folders = {m.split(":")[1].rpartition("/")[0] for m in grafana["volumes"]}
+    provided = {c["source"]: c["target"] for c in grafana["configs"]}
+    configs = {name: yaml.safe_load(c["content"]) for name, c in document["configs"].items()}
+    (provider,) = configs["grafana-dashboards"]["providers"]
+    assert provider["options"]["path"] in folders
+    (source,) = configs["grafana-prometheus"]["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert source["type"] == "prometheus"  # what the dashboard's variable asks for
+    assert provided == {
+        "grafana-prometheus": "/etc/grafana/provisioning/datasources/prometheus.yaml",
+        "grafana-dashboards": "/etc/grafana/provisioning/dashboards/wstrace.yaml",
+    }
+    scraped = _read(COMPOSE.parent / "prometheus.yml")["scrape_configs"][0]
+    (target,) = scraped["static_configs"][0]["targets"]
+    assert target.split(":")[0] in document["services"]
 
 
 def test_the_kubernetes_job_is_consistent() -> None:

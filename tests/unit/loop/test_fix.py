@@ -106,6 +106,16 @@ def test_nothing_to_fix_says_so_and_writes_no_reserve(tmp_path: Path) -> None:
     assert done.row("result").startswith("Nothing to fix, no reserve written. Clean: 2 sites")
     assert not (done.folder / "reserve.yaml").exists()
     assert done.row("production") == ""
+    assert "earlier fix" not in done.out
+
+
+def test_the_reserve_of_an_earlier_fix_stays_and_is_told_apart(tmp_path: Path) -> None:
+    """Production may start with it; this server, which asks nothing, did not make it."""
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "reserve.yaml").write_text("kind: wstrace-reserve\n")
+    done = fix(tmp_path / "f", words="quiet")
+    assert (done.folder / "reserve.yaml").read_text() == "kind: wstrace-reserve\n"
+    assert f"{done.folder}/reserve.yaml is of an earlier fix" in done.row("open")
 
 
 def test_a_layer_that_never_asks_is_inconclusive_and_gets_no_reserve(tmp_path: Path) -> None:

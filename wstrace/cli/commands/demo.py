@@ -24,8 +24,9 @@ def command(output: OUT = None) -> None:
     """
     from rich.console import Console
 
-    from wstrace.cli.demo import run_demo
+    from wstrace.cli.demo import require_engine, run_demo
 
+    require_engine()
     folder = output or Path(tempfile.mkdtemp(prefix="wstrace-demo-"))
     _make(folder)
     console = Console(file=sys.stdout)

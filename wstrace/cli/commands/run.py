@@ -6,17 +6,15 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from wstrace.cli import recorded
-from wstrace.cli.launch import run_child
 from wstrace.cli.usage import refuse_unknown_option
 from wstrace.errors import WstraceError
-from wstrace.recorder.record import environment, make_trace_folder, new_run_id
-from wstrace.reserve import config as reserve_config
-from wstrace.trace.reader import RUN_FILE, RunFile
+
+if TYPE_CHECKING:
+    from wstrace.trace.reader import RunFile
 
 OUT = Annotated[
     Path | None,
@@ -89,6 +87,10 @@ def command(
             "No command to run.", "Write it after `--`: wstrace run -- vllm serve MODEL"
         )
     refuse_unknown_option(cmd, OPTIONS)
+    from wstrace.cli import recorded
+    from wstrace.cli.launch import run_child
+    from wstrace.recorder.record import environment, make_trace_folder, new_run_id
+
     largest = None if max_reserve is None else _bytes(max_reserve)
     nearness = None if warn_at is None else _share(warn_at)
     _check_reserve(reserve, reserve_policy, largest)
@@ -118,6 +120,9 @@ def _after_the_command(
     folder: Path, started: RunFile, code: int, quiet: bool, report: Path | None
 ) -> None:
     """Nothing that fails from here on may take the place of the command's exit code."""
+    from wstrace.cli import recorded
+    from wstrace.trace.run_file import RUN_FILE
+
     living = _left_behind(started.run)
     try:
         recorded.finish(folder, started, code, living)
@@ -131,6 +136,8 @@ def _after_the_command(
 
 def _left_behind(run: str) -> list[str]:
     """The command's processes that still live after it ended, told if there are any."""
+    from wstrace.cli import recorded
+
     living = recorded.left_behind(run)
     if living:
         _say(
@@ -151,6 +158,8 @@ def _say(text: str) -> None:
 def _check_reserve(reserve: Path | None, policy: str, largest: int | None) -> None:
     """A broken file is told before the command starts, and so is an option without effect."""
     if reserve is not None:
+        from wstrace.reserve import config as reserve_config
+
         reserve_config.load(reserve)
     elif policy != "fail" or (largest is not None and not _inherited_reserve()):
         option = "--reserve-policy" if policy != "fail" else "--max-reserve"

@@ -27,7 +27,7 @@ def screen(result: Result, folder: Path, cmd: list[str]) -> list[str]:
         ("result", _result(result)),
         *(("found", row) for row in _found(result)),
         *(("cost", text) for text in _cost(result)),
-        *(("open", text) for text in _open(result)),
+        *(("open", text) for text in _open(result, folder)),
         ("report", str(folder / REPORT)),
         *_use(result, folder, cmd),
     ]
@@ -93,13 +93,15 @@ def _cost(result: Result) -> Iterator[str]:
         yield config.cost.note
 
 
-def _open(result: Result) -> Iterator[str]:
+def _open(result: Result, folder: Path) -> Iterator[str]:
     """What can still fail, what no reserve covers, and what was not seen."""
     if result.plan is not None:
         yield from result.plan.can_fail
         yield from result.plan.beyond_bytes
     elif not result.asked.answered:
         yield result.asked.told
+    if result.plan is None and (folder / RESERVE).exists():
+        yield f"{folder / RESERVE} is of an earlier fix, not of this server"
     for run in result.judgement.runs:
         yield from run.reasons
     yield "layers that neither warm-up nor these requests reached"

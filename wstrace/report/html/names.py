@@ -7,6 +7,7 @@ in every label.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 
 from wstrace.report.finding_text import rank_text
@@ -23,6 +24,7 @@ __all__ = [
     "figure_text",
     "rank_label",
     "rank_names",
+    "unbroken",
     "visible",
 ]
 
@@ -30,6 +32,12 @@ __all__ = [
 def clean_argv(argv: Sequence[str]) -> str:
     """A command line as one string, secrets removed."""
     return " ".join(clean(word, 400) for word in redact_argv(argv))
+
+
+def unbroken(text: str) -> str:
+    """A size and its unit stay on one line."""
+    # matches: "8.00 MiB"
+    return re.sub(r"(\d) (?=[KMGT]?i?B\b)", "\\1\u00a0", text)
 
 
 def figure_text(text: str, longest: int = LONGEST) -> str:

@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 import wstrace
 from wstrace.report import assets
+from wstrace.report.html.names import unbroken
 from wstrace.units import exact, human
 
 PLOTLY: Final = "vendor/plotly-basic.min.js.gz"
@@ -69,10 +70,11 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 
 def breaks(text: str) -> Markup:
-    """`text` escaped, with places where a narrow screen may break a long name."""
+    """`text` escaped, with places where a narrow screen may break a long name; a size keeps its
+    unit."""
     # may break after each / . and :
     # matches: "vllm/v1/attention/mla.py:12"
-    parts = re.split(r"(?<=[/:._,])", text)
+    parts = re.split(r"(?<=[/:._,])", unbroken(text))
     return Markup("<wbr>").join(parts)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from wstrace.findings.analysed_run import AnalysedRun, Verdict
 from wstrace.findings.finding import Finding
-from wstrace.report.html.names import clean
+from wstrace.report.html.names import clean, unbroken
 from wstrace.report.verdict import sentence
 from wstrace.units import human
 
@@ -48,7 +47,7 @@ def verdict_view(run: AnalysedRun) -> VerdictView:
         label=_label(run),
         outcome=_outcome(run),
         caller=clean(caller),
-        sentence=_unbroken(clean(rest, 500)),
+        sentence=unbroken(clean(rest, 500)),
         also=_also(run, worst),
         error_text=clean(_error_text(run, worst), 500),
         numbers=_of_finding(worst) if worst else _of_run(run),
@@ -88,12 +87,6 @@ def _split(text: str, worst: Finding | None) -> tuple[str, str]:
         if caller and text.startswith(f"'{caller}{joint}"):
             return caller, text[len(caller) + 1 + len(joint) :]
     return "", text
-
-
-def _unbroken(text: str) -> str:
-    """A size and its unit stay on one line."""
-    # matches: "8.00 MiB"
-    return re.sub(r"(\d) (?=[KMG]?i?B\b)", "\\1\u00a0", text)
 
 
 def _error_text(run: AnalysedRun, worst: Finding | None) -> str:
