@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests import commands
 from tests.unit.audit.test_roles_and_matches import FIXED, MOST, layer, request
 from wstrace.audit.upgrade import upgrade
 from wstrace.audit.whole import audit
 
 Package = Callable[..., Path]
-
-
-def wstrace(*argv: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "wstrace.cli.app", "audit", *argv]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+wstrace = partial(commands.wstrace, "audit")
 
 
 @pytest.fixture

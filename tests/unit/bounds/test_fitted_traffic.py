@@ -204,7 +204,7 @@ def _check(results: dict[str, list[tuple[str, float]]]) -> None:
 
 
 def test_half_of_the_hidden_formulas_are_fitted_and_none_too_low() -> None:
-    _check(_trials(48, 20261128))
+    _check(_trials(32, 20261128))
 
 
 def test_a_dimension_that_stood_still_on_one_step_of_a_length_is_no_constant() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.commands import wstrace
 from tests.unit.reserve.examples import config
 from wstrace.cli.commands.demo import command
 from wstrace.cli.demo import excerpt
@@ -32,8 +31,7 @@ def test_the_excerpt_is_slots_and_the_site_that_decides() -> None:
 
 def test_the_excerpt_of_the_demos_own_reserve_fits_ten_lines(tmp_path: Path) -> None:
     target = tmp_path / "reserve.yaml"
-    words = [sys.executable, "-m", "wstrace.cli.app", "reserve", str(SAMPLE), "-o", str(target)]
-    subprocess.run(words, check=True, capture_output=True)
+    assert wstrace("reserve", str(SAMPLE), "-o", str(target)).returncode == 0
     lines = excerpt(target.read_text()).splitlines()
     assert len(lines) <= 10
     assert lines[0] == "slots:"

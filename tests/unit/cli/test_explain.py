@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import wstrace
 from tests.unit.report_html import runs
 from wstrace.cli.app import COMMANDS, main
 from wstrace.errors import ended
@@ -21,16 +21,6 @@ from wstrace.report.html import render
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = ROOT / "docs" / "findings"
 SITE = "https://docs.example.org/wstrace"
-
-
-def wstrace(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "wstrace.cli.app", *words],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def said(
@@ -139,14 +129,14 @@ def test_the_wheel_carries_the_pages() -> None:
 def test_completion_completes_commands_and_options() -> None:
     script = wstrace("completion", "bash").stdout
     assert "complete -o default -F _wstrace_completion wstrace" in script
-    asked = {"COMP_WORDS": "wstrace gate --fai", "COMP_CWORD": "2"}
-    assert wstrace(_WSTRACE_COMPLETE="complete_bash", **asked).stdout.split() == ["--fail-on"]
-    asked = {"COMP_WORDS": "wstrace re", "COMP_CWORD": "1"}
-    found = wstrace(_WSTRACE_COMPLETE="complete_bash", **asked).stdout.split()
-    assert found == ["report", "reserve"]
-    asked = {"COMP_WORDS": "wstrace explain WS30", "COMP_CWORD": "2"}
-    found = wstrace(_WSTRACE_COMPLETE="complete_bash", **asked).stdout.split()
-    assert found == ["WS301", "WS302", "WS303", "WS304"]
+
+    def completed(words: str, cursor: str) -> list[str]:
+        asked = wstrace(_WSTRACE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=cursor)
+        return asked.stdout.split()
+
+    assert completed("wstrace gate --fai", "2") == ["--fail-on"]
+    assert completed("wstrace re", "1") == ["report", "reserve"]
+    assert completed("wstrace explain WS30", "2") == ["WS301", "WS302", "WS303", "WS304"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
+from tests.commands import wstrace
 from wstrace.known_sites.known import known_sites
 
 
 def run(*argv: str) -> str:
-    command = [sys.executable, "-m", "wstrace.cli.app", "sites", *argv]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = wstrace("sites", *argv)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_json_lists_every_site_with_what_it_is() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.commands import wstrace
 from tests.unit.export.test_command import write_trace
 from tests.unit.report_html import runs
 from wstrace.cli.watch.metrics import MetricsServer, address_of
@@ -99,11 +98,6 @@ def test_a_garbled_file_of_counters_is_told(server: MetricsServer, tmp_path: Pat
     assert "wstrace_arena_bytes" in scrape(server)
 
 
-def watch(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "wstrace.cli.app", "watch", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 def test_wrong_input_is_two_lines_and_exit_2(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -117,7 +111,7 @@ def test_wrong_input_is_two_lines_and_exit_2(tmp_path: Path) -> None:
             "No trace folder": (),
         }
         for told, arguments in wrong.items():
-            done = watch(*arguments)
+            done = wstrace("watch", *arguments)
             assert (done.returncode, done.stdout) == (2, ""), arguments
             assert len(done.stderr.splitlines()) == 2, done.stderr
             assert told in done.stderr

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.trace.reader import ProcessTrace, Trace
 from wstrace.trace.records import (
     FORMAT,
@@ -28,6 +27,9 @@ from wstrace.trace.records import (
     WorkerInit,
 )
 from wstrace.trace.run_file import RunFile
+
+if TYPE_CHECKING:
+    from wstrace.findings.analysed_run import AnalysedRun
 
 LIMITS: dict[str, Limit] = {
     "model": "tiny",
@@ -175,6 +177,8 @@ def process(
 
 def session(*processes: ProcessTrace, allow_unlocked: bool = False) -> AnalysedRun:
     """The analysed run of these workers, under a script that ended in order."""
+    from wstrace.findings.analysed_run import analyse  # a stand-in only builds records
+
     meta = RunFile("run1", ["python", "ask.py"], "", "0.1.0", ended="later", exit_code=0)
     trace = Trace(Path("trace"), "run1", list(processes), meta)
     return analyse(trace, allow_unlocked=allow_unlocked)

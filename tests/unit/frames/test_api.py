@@ -155,9 +155,10 @@ def test_a_logs_reserve_takes_the_numbers_it_lacks(log: Trace) -> None:
 HEAVY = {"pandas", "plotly", "numpy", "jinja2"}
 
 
-def loaded(code: str) -> set[str]:
-    """The heavy packages that Python has loaded after running `code`."""
-    script = f"import sys\n{code}\nprint('HEAVY', *{HEAVY} & sys.modules.keys())"
+def loaded(code: str) -> list[set[str]]:
+    """The heavy packages that Python has loaded at each `told()` of `code`."""
+    tells = f"def told(): print('HEAVY', *{HEAVY} & sys.modules.keys())"
+    script = f"import sys\n{tells}\n{code}"
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=CRASH.parent,
@@ -165,30 +166,37 @@ def loaded(code: str) -> set[str]:
         text=True,
         check=True,
     )
-    return set(done.stdout.rpartition("HEAVY")[2].split())
+    lines = (line.split() for line in done.stdout.splitlines())
+    return [set(words[1:]) for words in lines if words[:1] == ["HEAVY"]]
 
 
 CLI = """
 from wstrace.cli import app
-sys.argv[1:] = {words!r}
-try:
-    app.main()
-except SystemExit:
-    pass
+for words in {commands!r}:
+    sys.argv[1:] = words.split()
+    try:
+        app.main()
+    except SystemExit:
+        pass
+    told()
 """
+COMMANDS = ["--help", "export --help", "report crash", "gate crash --format json"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["--help", "export --help", "report crash", "gate crash --format json", "reserve crash"],
-)
-def test_what_prints_text_loads_no_heavy_package(words: str) -> None:
-    assert loaded(CLI.format(words=words.split())) == set()
+def test_what_prints_text_loads_no_heavy_package() -> None:
+    commands = [*COMMANDS, "reserve crash"]
+    found = dict(zip(commands, loaded(CLI.format(commands=commands)), strict=True))
+    assert found == {words: set() for words in commands}
 
 
 def test_loading_a_trace_is_light_until_a_table_or_a_figure_is_asked_for() -> None:
-    assert (
-        loaded("import wstrace; wstrace.load('crash').bound('_continuation_prefill')") == set()
-    )
-    assert "plotly" not in loaded("import wstrace; wstrace.load('crash').sites()")
-    assert "plotly" in loaded("import wstrace; wstrace.load('crash').figure('sites')")
+    bound, table, figure = loaded("""
+import wstrace
+trace = wstrace.load("crash")
+trace.bound("_continuation_prefill"); told()
+trace.sites(); told()
+trace.figure("sites"); told()
+""")
+    assert bound == set()
+    assert "plotly" not in table
+    assert "plotly" in figure

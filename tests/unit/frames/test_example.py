@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
-import subprocess
-import sys
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -22,15 +22,10 @@ MARK = "# -- next block --"
 def printed(sources: list[str]) -> list[str]:
     """What each block prints when all run as one script beside the sample `crash`."""
     script = f"\nprint({MARK!r})\n".join(sources)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        cwd=ROOT / "tests" / "data" / "docs",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.split(f"{MARK}\n")
+    out = io.StringIO()
+    with chdir(ROOT / "tests" / "data" / "docs"), redirect_stdout(out):
+        exec(compile(script, str(PAGE), "exec"), {"__name__": "__main__"})
+    return out.getvalue().split(f"{MARK}\n")
 
 
 def test_the_example_prints_what_the_page_says(request: pytest.FixtureRequest) -> None:

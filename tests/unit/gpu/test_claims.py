@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from tools.gpu.claims_overhead import interval
 from tools.gpu.evidence import LOCKED, continuation_bytes
 from tools.gpu.table import Claim, markdown
 
+pytest_plugins = ("pytester",)
 CALLER = "turboquant_attn.py:747:_continuation_prefill"
 ERROR = (
     f"(EngineCore pid=7) ERROR AssertionError: Workspace is locked but allocation from "
@@ -84,20 +83,18 @@ def test_one_wrong_number_fails_one_claim(
 
 @pytest.mark.parametrize(("changes", "code"), [({}, 0), ({"serving_bytes": 1}, 1)])
 def test_a_result_is_judged_by_pytest(
-    tmp_path: Path, changes: dict[str, int], code: int
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    changes: dict[str, int],
+    code: int,
 ) -> None:
-    make_crash(tmp_path, **changes)
-    program = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*program, "tools/gpu/test_results.py", f"--results={tmp_path}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert f"{6 - code} passed" in done.stdout
-    assert ("expected 8,388,608, found 1" in done.stdout) == bool(code)
+    make_crash(tmp_path / "result", **changes)
+    monkeypatch.chdir(ROOT)
+    claims = ("tools/gpu/test_results.py", f"--results={tmp_path / 'result'}")
+    done = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider", *claims)
+    done.assert_outcomes(passed=6 - code, failed=code, skipped=done.parseoutcomes()["skipped"])
+    assert ("expected 8,388,608, found 1" in done.stdout.str()) == bool(code)
 
 
 def test_what_did_not_run_is_neither_true_nor_false(tmp_path: Path) -> None:

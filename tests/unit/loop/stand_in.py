@@ -16,6 +16,7 @@ does otherwise stands in STAND_IN, by comma:
     hangs           never ready
     leaves          ends with 0 at once
     slow            half a second a request
+    slow_reserved   the same once there is a reserve
     deaf            it ignores SIGINT
 """
 
@@ -243,7 +244,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if "slow" in WORDS:
+        reserved = self.server.engine.settings.reserve and "slow_reserved" in WORDS
+        if "slow" in WORDS or reserved:
             time.sleep(0.5)
         if self.server.engine.complete(len(body["prompt"])):
             self._answer(200, {"choices": []})

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.commands import wstrace
 from wstrace.cli.fixing.target import target_of
 from wstrace.cli.launch import still_living
 from wstrace.errors import WstraceError
@@ -39,6 +40,7 @@ class Done:
     out: str
     err: str
     folder: Path
+    port: int
 
     def row(self, name: str) -> str:
         """The screen's lines under a name, joined."""
@@ -71,13 +73,19 @@ def start(
 def fix(
     folder: Path, *options: str, words: str = "", port: int = 0, more: Sequence[str] = ()
 ) -> Done:
-    process = start(folder, *options, words=words, port=port, more=more)
-    out, err = process.communicate(timeout=120)
+    """The command in this process; its servers are processes all the same."""
+    port = port or free_port()
+    server = (*STAND_IN, "--port", str(port), *more)
+    done = wstrace(
+        *("fix", "-o", str(folder), *options, "--", *server),
+        PYTHONPATH=str(ROOT),
+        STAND_IN=words,
+    )
     for name in ("grown", "verified"):
         path = folder / name / "run.json"
         if path.exists():
             assert still_living(json.loads(path.read_text())["run"]) == []
-    return Done(process.returncode, out, err, folder)
+    return Done(done.returncode, done.stdout, done.stderr, folder, port)
 
 
 def test_a_server_that_dies_of_its_workspace_is_fixed_by_one_command(tmp_path: Path) -> None:
@@ -154,8 +162,14 @@ def test_without_a_lock_the_gate_decides_and_the_option_accepts_it(tmp_path: Pat
     assert accepted.row("result").startswith("Fixed")
 
 
-def test_a_reserve_that_was_not_tried_is_no_fix(tmp_path: Path) -> None:
-    done = fix(tmp_path / "f", "--no-verify")
+@pytest.fixture(scope="module")
+def untried(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A fix that ended with its reserve written and not tried."""
+    return fix(tmp_path_factory.mktemp("fix") / "f", "--no-verify")
+
+
+def test_a_reserve_that_was_not_tried_is_no_fix(untried: Done) -> None:
+    done = untried
     assert done.code == 3
     assert "not tried" in done.row("result")
     assert (done.folder / "reserve.yaml").exists()
@@ -231,7 +245,7 @@ def test_a_signal_ends_the_server_and_the_next_fix_goes_on(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     folder, port = tmp_path / "f", free_port()
-    process = start(folder, words="slow", port=port)
+    process = start(folder, words="slow_reserved", port=port)
     assert process.stderr is not None
     until(process, "starting again with the reserve", "ready;")
     process.send_signal(number)
@@ -335,20 +349,18 @@ def nobody_listens(port: int) -> bool:
 
 
 def test_a_finished_fix_begins_anew_and_another_command_wants_another_folder(
-    tmp_path: Path,
+    untried: Done,
 ) -> None:
-    folder, port = tmp_path / "f", free_port()
-    first = fix(folder, "--no-verify", port=port)
-    assert "going on" not in fix(folder, "--no-verify", port=port).err
-    assert first.code == 3
-    other = fix(folder, port=free_port())
+    assert "going on" not in fix(untried.folder, "--no-verify", port=untried.port).err
+    assert untried.code == 3
+    other = fix(untried.folder, port=free_port())
     assert other.code == 2
     assert "holds the fix of another command" in other.err
 
 
 def test_a_trace_that_is_gone_is_made_again(tmp_path: Path) -> None:
     folder, port = tmp_path / "f", free_port()
-    process = start(folder, words="slow", port=port)
+    process = start(folder, words="slow_reserved", port=port)
     until(process, "starting again with the reserve")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
@@ -367,9 +379,8 @@ def test_a_broken_state_file_is_told(tmp_path: Path) -> None:
     assert len(done.err.splitlines()) == 2
 
 
-def test_an_older_reserve_is_kept(tmp_path: Path) -> None:
-    first = fix(tmp_path / "f", "--no-verify")
-    text = (first.folder / "reserve.yaml").read_text()
+def test_an_older_reserve_is_kept(untried: Done, tmp_path: Path) -> None:
+    text = (untried.folder / "reserve.yaml").read_text()
     assert "Impl._continuation_prefill" in text
     old = tmp_path / "old.yaml"
     old.write_text(text.replace("Impl._continuation_prefill", "Impl._elsewhere"))
@@ -426,14 +437,7 @@ def test_further_corners_follow_what_the_sites_grow_with() -> None:
     ],
 )
 def test_bad_usage_is_two_lines(words: list[str], told: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "wstrace.cli.app", "fix", *words],
-        env=ENV | {"PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = wstrace("fix", *words, cwd=tmp_path)
     assert done.returncode == 2
     assert told in done.stderr
     assert len(done.stderr.strip().splitlines()) == 2

@@ -7,7 +7,7 @@ what its server was answered, before and after each request. processes: many rec
 folder at once. troubles: recording is made impossible in one way after another, and serving
 must answer as without the recorder. threads: eight ask at once.
 ci: all of them, short. Prints one JSON line and exits 1 where a record was lost
-or invented, or an answer differs. vLLM is imported once; each process is a fork of this one.
+or invented, or an answer differs. vLLM's manager is imported once; each process is a fork.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from typing import Any, Final
 import torch
 
 from tests.matrix.harness import Engine, ask, workspace
+from tests.matrix.stand_ins import load_installed
 from tests.unit.recorder import injection
 from wstrace.errors import WstraceError
 from wstrace.recorder import install
@@ -296,7 +297,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int)
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
-    torch.accelerator.empty_cache = lambda: None  # there is no accelerator here
+    load_installed()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)

@@ -22,12 +22,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import CodeType, FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
 from tests.matrix.harness import Engine, ask, other_ask, workspace
+from tests.matrix.stand_ins import load_installed
 from wstrace import recorder
 from wstrace.recorder import install, plugin
 
@@ -41,19 +42,24 @@ GUARD = {
 }
 
 
+Where = tuple[Any, str]
+"""An owner and the name of its attribute."""
+
+
 class InjectedError(Exception):
     """Raised inside the recorder; vLLM must never see it."""
 
 
+@functools.cache
 def modules() -> list[ModuleType]:
     """All modules of wstrace.recorder."""
     found = pkgutil.walk_packages(recorder.__path__, "wstrace.recorder.")
     return [importlib.import_module(info.name) for info in found]
 
 
-def functions() -> dict[str, tuple[Any, str]]:
+def functions() -> dict[str, Where]:
     """Full name to (owner, attribute) of each function that is written in the recorder."""
-    found: dict[str, tuple[Any, str]] = {}
+    found: dict[str, Where] = {}
     for module in modules():
         for name, member in vars(module).items():
             if getattr(member, "__module__", None) != module.__name__:
@@ -65,7 +71,7 @@ def functions() -> dict[str, tuple[Any, str]]:
     return {name: where for name, where in found.items() if name not in GUARD}
 
 
-def _methods(module: str, owner: type) -> dict[str, tuple[Any, str]]:
+def _methods(module: str, owner: type) -> dict[str, Where]:
     return {
         f"{module}.{owner.__name__}.{name}": (owner, name)
         for name, member in vars(owner).items()
@@ -222,18 +228,41 @@ def guarded(owner: Any, name: str, when: str) -> list[str]:
         del os.environ["WSTRACE_GUARD"]
 
 
-def guarded_alone() -> list[str]:
-    """The answers with the guard on and nothing broken."""
-    return guarded(SimpleNamespace(nothing=None), "nothing", "after")
+def called(run: Callable[[], object], found: dict[str, Where]) -> dict[str, Where]:
+    """Those of the functions that a run calls; to break another one changes nothing."""
+    seen: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            seen.add(frame.f_code)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return {
+        label: (owner, name)
+        for label, (owner, name) in found.items()
+        if inspect.unwrap(vars(owner)[name]).__code__ in seen
+    }
+
+
+NOTHING: Where = (SimpleNamespace(nothing=None), "nothing")
 
 
 def main(folder: Path) -> None:
     """Try all; see the module docstring."""
-    torch.accelerator.empty_cache = lambda: None  # there is no accelerator here
+    load_installed()
     plain = alone()
     found = functions()
+    folder.mkdir()
+    recording = called(lambda: recorded(*NOTHING, folder, "after"), found)
+    guarding = called(lambda: guarded(*NOTHING, "after"), found)
     wrong, lost = {}, []
-    for label, (owner, name) in found.items():
+    for label, (owner, name) in recording.items():
         for when in ("before", "after"):
             folder.mkdir()
             seen = recorded(owner, name, folder, when)
@@ -242,14 +271,14 @@ def main(folder: Path) -> None:
             if seen[: len(plain)] != plain:
                 wrong[f"{label} ({when})"] = seen
     os.environ.pop("WSTRACE_DIR")
-    served = guarded_alone()
-    for label, (owner, name) in found.items():
+    served = guarded(*NOTHING, "after")
+    for label, (owner, name) in guarding.items():
         for when in ("before", "after"):
             seen = guarded(owner, name, when)
             pairs = zip(seen, plain, served, strict=False)
             if len(seen) != len(plain) or any(s not in (p, g) for s, p, g in pairs):
                 wrong[f"{label} (guard, {when})"] = seen
-    told = {"plain": plain, "served": served, "tried": sorted(found)}
+    told = {"plain": plain, "served": served, "tried": sorted({*recording, *guarding})}
     json.dump({**told, "wrong": wrong, "lost": lost}, sys.stdout)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from tests.matrix.harness import ask, workspace
+from tests.matrix.stand_ins import load_installed
 from tests.unit.recorder.injection import start
 from wstrace.recorder import install, plugin
 
@@ -118,7 +119,7 @@ def record(place: Callable[[], None], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    torch.accelerator.empty_cache = lambda: None  # there is no accelerator here
+    load_installed()
     for place in PLACES:
         record(place, Path(sys.argv[1]) / place.__name__)
     print(Layer.asked)

@@ -50,15 +50,18 @@ print(" ".join(sorted({name.partition(".")[0] for name in set(sys.modules) - bef
 
 
 def test_importing_the_recorder_is_quick_on_top_of_what_vllm_has_loaded() -> None:
+    """Beside the parts of the standard library that it builds on, whatever the machine."""
     code = """
-import asyncio, concurrent.futures, importlib.metadata, inspect, logging, msgspec.json
-import multiprocessing, pathlib, secrets, socket, sysconfig, time, typing_extensions, weakref
-import zipfile, email.message
+import time
 start = time.process_time()
+import asyncio, concurrent.futures, importlib.metadata, inspect, logging, msgspec.json
+import multiprocessing, pathlib, secrets, socket, sysconfig, typing_extensions, weakref
+import zipfile, email.message
+between = time.process_time()
 import wstrace.recorder.install
-print(time.process_time() - start)
+print((time.process_time() - between) / (between - start))
 """
-    assert any(float(_python(code)) < 0.030 for _ in range(40)), "40 tries, on a busy machine"
+    assert any(float(_python(code)) < 0.6 for _ in range(10)), "10 tries, on a busy machine"
 
 
 def test_a_plugin_error_never_reaches_vllm() -> None:
