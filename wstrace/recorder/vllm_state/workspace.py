@@ -1,7 +1,7 @@
 """vLLM's WorkspaceManager: the one reader and writer of its private fields.
 
-They are the same in every release since 0.13 but for lanes (0.28), the slot index (0.32) and
-persistent resources (0.31).
+They are the same in every release since 0.13 but for lanes (0.28), the slot index and
+persistent resources (0.31), and the context of allocations (0.32).
 """
 
 from __future__ import annotations
