@@ -19,7 +19,7 @@ from typing import Final
 
 from tests.matrix.wheels import python_files
 from wstrace.audit.request_roles import SERVING
-from wstrace.audit.whole import AuditedSite, audit
+from wstrace.audit.whole import Audit, AuditedSite, audit
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TABLE: Final = ROOT / "tests" / "matrix" / "audit_truth.csv"
@@ -103,10 +103,9 @@ def versions() -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.version for row in table()))
 
 
-def compared(version: str) -> list[Compared]:
+def compared(version: str, found: Audit) -> list[Compared]:
     """One release's rows with the audit's sites."""
-    found = audit(python_files(version) / "vllm", version).sites
-    by_place = {(s.file, s.enclosing, s.line): s for s in found}
+    by_place = {(s.file, s.enclosing, s.line): s for s in found.sites}
     rows = [row for row in table() if row.version == version]
     return [Compared(r, by_place.get((r.file, r.enclosing, r.line))) for r in rows]
 
@@ -158,7 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write-docs", action="store_true")
     options = parser.parse_args(arguments)
     wanted = options.versions or versions()
-    found = [c for version in wanted for c in compared(version)]
+    audits = {v: audit(python_files(v) / "vllm", v) for v in wanted}
+    found = [c for version, whole in audits.items() for c in compared(version, whole)]
     text = page(found)
     print(text)
     if options.write_docs:

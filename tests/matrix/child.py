@@ -52,8 +52,8 @@ def run_all(names: list[str], sources: Path, out: Path) -> None:
         import_module(f"tests.matrix.{file.stem}")
     from tests.matrix.kit import SCENARIOS
 
-    gc.freeze()  # vLLM collects garbage often, and torch's objects make that slow
     for name in names or SCENARIOS:
+        gc.freeze()  # vLLM collects garbage often; what torch and Dynamo loaded makes that slow
         run, folder = SCENARIOS[name], out / name
         folder.mkdir(parents=True)
         try:

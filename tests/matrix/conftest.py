@@ -42,6 +42,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("run", versions, indirect=True, scope="session")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under xdist (`--dist loadgroup`) the scenarios of a release run on one worker, once; a
+    file without them stays whole, its releases apart from each other."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    if "run" in parameters:
+        return str(parameters["run"])
+    apart = item.path.parent.name == "differential"
+    return f"{item.path.stem} {parameters.get('version', '') if apart else ''}".strip()
+
+
 @pytest.fixture(scope="session")
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """All scenarios, run once against the version of this test."""

@@ -6,6 +6,7 @@ A wheel is about 300 MB and is deleted once its files are taken out of it.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PINNED = (
@@ -85,8 +87,9 @@ def sources(version: str) -> Path:
     Raises UnavailableError with pip's last lines when it cannot be had.
     """
     folder = cache_folder() / version
-    if not all((folder / name).is_file() for name in ESSENTIAL):
-        _download(version, folder)
+    with _alone(folder):
+        if not all((folder / name).is_file() for name in ESSENTIAL):
+            _download(version, folder)
     return folder
 
 
@@ -106,9 +109,19 @@ def python_files(version: str) -> Path:
     Raises UnavailableError with pip's last lines when it cannot be had.
     """
     folder = cache_folder() / f"{version}-whole"
-    if not (folder / "vllm").is_dir():
-        _download(version, folder, _python)
+    with _alone(folder):
+        if not (folder / "vllm").is_dir():
+            _download(version, folder, _python)
     return folder
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time: a wheel that two tests ask for is downloaded once."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _python(name: str) -> bool:
@@ -122,7 +135,6 @@ def _kept(name: str) -> bool:
 
 
 def _download(version: str, folder: Path, wanted: Callable[[str], bool] = _kept) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{version}-") as scratch:
         _pip(
             "download", "--quiet", "--no-deps", "--only-binary=:all:",
