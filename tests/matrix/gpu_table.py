@@ -15,6 +15,9 @@ WHAT = {
     "e": "MLA (Triton; V2 runner), sparse MLA with its indexer",
     "f": "FlashAttention, decode context parallel 2",
     "g": "DeepSeek-V4: as released; without its reservation killed, grown, hidden, reserved",
+    "h": "TurboQuant: the guard against a server reserved from the start, to the last digit",
+    "i": "fused MoE: fp8 by blocks, MXFP4 by Marlin, drafts by n-grams",
+    "j": "fused MoE: two data-parallel ranks with expert parallelism",
     "overhead": "speed with and without the recorder",
 }
 

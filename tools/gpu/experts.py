@@ -28,7 +28,6 @@ NGRAM: Final = (
     "--speculative-config",
     '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_min":2,"prompt_lookup_max":4}',
 )
-# The sizes that the kernels of Marlin pad: no multiple of 256 and of 128 (models.MXFP4).
 QUANTISED: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "fp8-block": ("qwen3-moe-fp8-block", ()),
     "mxfp4-marlin": ("qwen3-moe-mxfp4", ("--moe-backend", "marlin")),

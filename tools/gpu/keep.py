@@ -27,7 +27,7 @@ from wstrace.errors import WstraceError
 
 TABLES: Final = ROOT / "sample_traces" / "gpu-tables"
 FACTS: Final = ("vllm", "torch", "triton", "wstrace", "python", "gpus")
-NEVER_LOCKS: Final = ("b", "e")
+NEVER_LOCKS: Final = ("b", "e", "h-prefix")
 GATE: Final = (sys.executable, "-m", "wstrace.cli.app", "gate")
 
 
@@ -60,7 +60,7 @@ def keep(result: Path) -> None:
     }
     TABLES.mkdir(parents=True, exist_ok=True)
     name = result.resolve().name
-    if name.partition("-")[0] != setting["scenario"]:
+    if name != setting["scenario"] and not name.startswith(f"{setting['scenario']}-"):
         raise WstraceError(f"{name} holds scenario {setting['scenario']}.", "Name it after it.")
     (TABLES / f"{name}.json").write_text(json.dumps(payload, indent=1) + "\n")
 

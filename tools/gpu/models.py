@@ -33,9 +33,9 @@ FP8_BLOCK: Final[dict[str, Any]] = {
     "weight_block_size": [128, 128],
     "activation_scheme": "dynamic",
 }
-# Sizes that Marlin pads: 2880 to 3072 (a multiple of 256), 720 to 768 (of 128).
+# Marlin pads the experts' 720 to 768, a multiple of 128. A hidden_size that it pads too (2880
+# to 3072) cannot be served by this model: its router is handed the padded activations and dies.
 MXFP4: Final[dict[str, Any]] = {
-    "hidden_size": 2880,
     "moe_intermediate_size": 720,
     "quantization_config": {"quant_method": "mxfp4"},
 }

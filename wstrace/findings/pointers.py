@@ -229,6 +229,11 @@ def order_notes(workers: Sequence[Worker]) -> list[str]:
                 pairs.setdefault(record.slot, set()).add(names)
     return [
         f"several streams ask in slot {slot.ubatch}.{slot.lane}, ordered by events: "
-        + ", ".join(f"{first} before {second}" for first, second in sorted(found)[:4])
+        + ", ".join(_ordered(*pair) for pair in sorted(found)[:4])
         for slot, found in sorted(pairs.items())
     ]
+
+
+def _ordered(first: str, second: str) -> str:
+    """Two callers; one that asks on two streams (eager steps and a capture do) is named once."""
+    return f"{first} before {second}" if first != second else f"{first} on both"
