@@ -176,3 +176,15 @@ def test_what_the_release_reserves_itself_is_not_certain(
     engine = f"Initializing a V1 LLM engine (v{version}) with config: model='m', seed=0"
     (finding,) = read(f"{_lines(engine)}\n{failure.message}").findings
     assert (finding.code, log_of(finding).confidence) == (code, confidence)
+
+
+def test_what_to_type_where_nothing_locks() -> None:
+    (finding,) = read(f"{V2.format(7)}hello\n{_lines(ILLEGAL)}").findings
+    assert log_of(finding).commands[-1].startswith("pip install 'vllm>=0.30.0'")
+
+
+def test_no_reserve_makes_a_lane() -> None:
+    text = "RuntimeError: Workspace lane 1 is not configured; manager has 1 lane(s)"
+    (finding,) = read(text).findings
+    assert log_of(finding).commands[-1] == "no reserve helps: the lane is not there"
+    assert not any("reserve.yaml" in line for line in log_of(finding).commands)

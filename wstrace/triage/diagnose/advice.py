@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 RECORD: Final = "wstrace run -- vllm serve ...   (then: wstrace reserve TRACE -o reserve.yaml)"
 RUN: Final = "wstrace run -- vllm serve ...   (shows which slot lacks it, and since when)"
+# vLLM 0.30.0: capture_model of the V2 runner locks the workspace, in 0.28.0 it does not.
+V2_LOCKS_FROM: Final = "0.30.0"
 EAGER: Final = "until then: --enforce-eager (no graphs, no lock; decoding gets slower)"
 _ARENA: Final = ("never_profiled", "undersized_in_profile", "wrong_slot", "order_of_warmup")
 _MOST_NAMES: Final = 4
@@ -25,6 +27,8 @@ _MOST_NAMES: Final = 4
 
 def commands(code: str, log: FromLog, bound: Bound | None, given: Given) -> list[str]:
     """Lines to type, each a command or a short note with one."""
+    if reasons.says(log.why, reasons.LANE):
+        return [RUN, "no reserve helps: the lane is not there"]
     if log.kind in _ARENA and code not in REFUSED_ELSEWHERE:
         return _for_arena(log, bound, given)
     if log.kind == "persistent_resource_missing" or code == "WS106":
@@ -38,10 +42,12 @@ def commands(code: str, log: FromLog, bound: Bound | None, given: Given) -> list
         return ["vllm serve ... --max-num-batched-tokens N   (a smaller N than now)"]
     if log.kind == "over_reserved":
         return [*_upgrade(log, bound), "wstrace bound " + (log.rule.id if log.rule else "")]
+    locks = f"pip install 'vllm>={V2_LOCKS_FROM}'   (it locks: a refusal names the layer)"
     return [
         *_upgrade(log, bound),
         RECORD,
         "or, without wstrace: VLLM_DEBUG_WORKSPACE=1 vllm serve ...   (prints every growth)",
+        *([locks] if reasons.says(log.why, reasons.V2) else []),
     ]
 
 

@@ -138,8 +138,7 @@ def _code(refusal: Refusal) -> str:
 
 def _not_arena(refusal: Refusal, site: KnownSite | None) -> Verdict:
     if refusal.kind == "lane":
-        why = f"A layer asked for a lane that this engine did not make ({refusal.detail})."
-        return Verdict("wrong_slot", "WS104", why)
+        return Verdict("wrong_slot", "WS104", reasons.LANE.format(detail=refusal.detail))
     if refusal.kind == "scratch":
         kind: LogClass = "undersized_in_profile"
         if site and site.triage_class == "persistent_resource_missing":

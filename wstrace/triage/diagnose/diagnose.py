@@ -9,7 +9,7 @@ from wstrace.findings.finding import UNNUMBERED, Finding, FromLog
 from wstrace.known_sites import known
 from wstrace.trace.records import Phase, ScheduledRequest, Step
 from wstrace.triage.diagnose import bounding, life, releases, sizes, symptoms
-from wstrace.triage.diagnose.advice import told
+from wstrace.triage.diagnose.advice import V2_LOCKS_FROM, told
 from wstrace.triage.diagnose.classify import classify
 from wstrace.triage.diagnose.incidents import incidents
 from wstrace.triage.diagnose.numbers import Given, refuse_contradicted, values
@@ -156,7 +156,7 @@ def _impossible(text: Text, config: Mapping[str, Value]) -> str:
     version = _version(config)
     if config.get("enforce_eager") is True:
         return "enforce_eager=True locks nothing: that setting is of another run"
-    if text.v2_runner and version and not release_of(version).has(symptoms.V2_LOCKS_FROM):
+    if text.v2_runner and version and not release_of(version).has(V2_LOCKS_FROM):
         return f"the V2 runner of {version} locks nothing: version or runner is of another run"
     return ""
 

@@ -20,6 +20,7 @@ OTHER_SLOT: Final = (
     "Another slot ({slot}) was made large enough before the lock; the one that was asked "
     "is not."
 )
+LANE: Final = "A layer asked for a lane that this engine did not make ({detail})."
 HALF: Final = (
     "Exactly twice the arena, on a data-parallel expert rank: the slot seems to have been "
     "profiled with half a batch (dual-batch overlap splits the dummy step), or it is a ubatch "
@@ -164,8 +165,9 @@ _HEADLINES: Final = {
 
 def headline(why: str) -> str:
     """The headline of a reason; "" where the code's own says it."""
-    return next((h for reason, h in _HEADLINES.items() if why.startswith(_begin(reason))), "")
+    return next((h for reason, h in _HEADLINES.items() if says(why, reason)), "")
 
 
-def _begin(reason: str) -> str:
-    return reason.partition("{")[0]
+def says(why: str, reason: str) -> bool:
+    """Whether `why` is this reason, filled in or with more behind it."""
+    return why.startswith(reason.partition("{")[0])

@@ -13,6 +13,7 @@ from wstrace.findings.finding import Confidence, Finding, FromLog
 from wstrace.known_sites import known
 from wstrace.trace.records import Phase, Ranks, Slot
 from wstrace.triage.diagnose import bounding, life, reasons, releases, sizes
+from wstrace.triage.diagnose.advice import V2_LOCKS_FROM
 from wstrace.triage.diagnose.numbers import values
 from wstrace.triage.extract import tracebacks
 from wstrace.triage.extract.facts import amount
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from wstrace.triage.extract.engine_settings import Settings, Value
     from wstrace.triage.extract.facts import Amount, Fault, Frame, Resize, Text
 
-# vLLM 0.30.0: capture_model of the V2 runner locks the workspace, in 0.28.0 it does not.
-V2_LOCKS_FROM: Final = "0.30.0"
 # vLLM 0.24.0: dcp_alltoall.py no longer asks the manager, in 0.23.0 it does.
 DCP_WARMED_FROM: Final = "0.24.0"
 _NO_REPLAY: Final = ("load", "profile", "graph-estimate", "kv-init", "capture")
