@@ -172,3 +172,17 @@ def test_phase_from_the_traceback(frame: str, phase: str) -> None:
     (finding,) = read("\n".join(lines)).findings
     assert finding.phase == phase
     assert (log_of(finding).kind == "order_of_warmup") == (phase != "serving")
+
+
+@pytest.mark.parametrize(
+    ("left_out", "found"), [((), 1), (("_continuation_prefill",), 0), (("raise",), 0)]
+)
+def test_a_stack_whose_message_was_cut_off(left_out: tuple[str, ...], found: int) -> None:
+    """A person's `...` for frames leaves the engine's above the manager: they did not ask."""
+    lines = Failure().traceback()[:-1]
+    runner = '  File "/x/vllm/v1/worker/gpu_model_runner.py", line 7, in execute_model'
+    kept = [line for line in lines if not any(word in line for word in left_out)]
+    findings = read("\n".join([kept[0], runner, *kept[1:]])).findings
+    assert [(f.function, f.serving_bytes) for f in findings] == [
+        ("_continuation_prefill", None)
+    ] * found

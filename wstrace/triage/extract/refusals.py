@@ -103,6 +103,9 @@ _LANE: Final = re.compile(r"Workspacelane(?P<lane>\d+)isnotconfigured;managerhas
 
 # vLLM 0.13.0 to 0.33.0: the one error that _ensure_workspace_size raises, as a stack shows it
 _RAISES: Final = "_ensure_workspace_size"
+# a layer's file: people leave out frames, and those of the engine ask for nothing
+# matches: '/x/vllm/v1/attention/backends/turboquant_attn.py'
+_LAYER_FILE: Final = re.compile(r"(?:^|/)vllm/(?!v1/(?:worker|engine|executor)/|entrypoints/)")
 # matches: 'raiseAssertionError('
 _RAISED: Final = re.compile(r"raiseAssertionError\((?![\w.]*Error\b)")
 
@@ -144,9 +147,9 @@ def _unsaid(squeezed: Squeezed, stream: str, stack: list[tuple[int, Frame]]) -> 
             continue
         before = tracebacks.before(position, stack[:number], squeezed)
         origin = origin_at(squeezed, position, stream)
-        refusal = _placed(Refusal("arena", origin, frames=(*before, frame)))
-        if refusal.file and refusal.function:
-            yield position, refusal
+        asks = tracebacks.caller((*before, frame))
+        if asks and _LAYER_FILE.search(asks.path):
+            yield position, _placed(Refusal("arena", origin, frames=(*before, frame)))
 
 
 def _headless_at(text: str, middle: re.Match[str]) -> re.Match[str] | None:
