@@ -18,7 +18,9 @@ from wstrace.errors import WstraceError
 from wstrace.report.finding_json import triage_json
 from wstrace.report.triage import render_text
 from wstrace.triage.diagnose.numbers import Given
+from wstrace.triage.diagnose.what_worked import what_worked
 from wstrace.triage.ingest import archives, opening
+from wstrace.triage.ingest.thread import Post
 from wstrace.triage.report import Report, read
 
 
@@ -329,3 +331,21 @@ def test_a_log_of_json_lines_is_no_thread(tmp_path: Path) -> None:
     path.write_text("\n".join(lines))
     (finding,) = _read(path).findings
     assert log_of(finding).part == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "settings"),
+    [
+        ("It works with --max-num-seqs 8 but I don't know why", ("--max-num-seqs 8",)),
+        ("It works with --max-num-seqs 8, but it still crashes after an hour", None),
+        ("Switching to --attention-backend FLASHINFER fixed the crash",
+         ("--attention-backend FLASHINFER",)),
+        ("solved: use --kv-cache-dtype auto", ("--kv-cache-dtype auto",)),
+        ("--enforce-eager prevents the error for me", ("--enforce-eager",)),
+        ("Same here. Works until a long prompt arrives.", None),
+        ("--max-num-seqs 8 did nothing for me", None),
+    ],
+)  # fmt: skip
+def test_how_it_went_in_the_last_word(said: str, settings: tuple[str, ...] | None) -> None:
+    worked = what_worked([Post("", "It dies"), Post("comment 1", said)])
+    assert (worked.settings if worked else None) == settings

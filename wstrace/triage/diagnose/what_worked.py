@@ -20,7 +20,8 @@ _LONGEST: Final = 200
 _CONFIDENCE: Final = {"certain": 2, "likely": 1, "possible": 0}
 # matches: '--max-num-seqs 8'
 _SETTING: Final = re.compile(
-    r"(?<![\w-])--[a-z][\w-]+(?:[= ]\d[\w.,]*|=[\w./-]+)?"
+    r"(?<![\w-])--[a-z][\w-]+(?:[= ]\d[\w.,]*|=[\w./-]+| (?:[A-Z][A-Z0-9_]{2,}|auto|none|fp8\w*"
+    r"|b?float16)\b)?"
     r"|\b(?:VLLM|WSTRACE)_[A-Z0-9_]+=[\w./-]+"
     r"|\bmax_[a-z_]+ ?= ?\d[\w,]*"
     r"|\b(?:gpu_memory_utilization|enforce_eager) ?= ?[\w.]+"
@@ -32,6 +33,10 @@ _MAY: Final = re.compile(
 )
 # matches: 'A did not help, but B did'
 _BUT: Final = re.compile(r"(?i),?\s+\b(?:but|however|although|while)\b,?\s+")
+# matches: 'it still crashes'
+_WENT_WRONG: Final = re.compile(
+    r"(?i)\b(?:crash\w*|fail\w*|die[sd]?|dead|breaks?|broke|still|again|help\w*|work\w*)\b"
+)
 # matches: 'Fixed it. Thanks'
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 
@@ -98,7 +103,7 @@ def _said(part: Post) -> Iterator[Worked]:
         line for line in part.text.split("\n") if not line.lstrip().startswith(">")
     )
     for sentence in _SENTENCE.split(text):
-        sentence = _BUT.split(sentence)[-1]
+        sentence = _last_word(_BUT.split(sentence))
         if not says_it_worked(sentence) or _MAY.search(sentence):
             continue
         own = _settings(sentence)
@@ -106,6 +111,12 @@ def _said(part: Post) -> Iterator[Worked]:
         if part.name or own:
             says = redact(" ".join(sentence.split()))[:_LONGEST]
             yield Worked(part.label or "the issue", settings, says, part.url)
+
+
+def _last_word(clauses: Sequence[str]) -> str:
+    """The last clause that says how it went: `it works, but I do not know why`."""
+    said = (c for c in reversed(clauses) if says_it_worked(c) or _WENT_WRONG.search(c))
+    return next(said, clauses[-1])
 
 
 def _settings(text: str) -> tuple[str, ...]:

@@ -30,7 +30,10 @@ _FLAG: Final = re.compile(
 _WORD: Final = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]|[^\W\d_]{2,}")
 # matches: 'works fine with'
 _CURE: Final = re.compile(
-    r"(?i)\b(?:works?|worked|working|fine|ok(?:ay)?|helps?|helped|workarounds?|fix(?:es|ed)?"
+    r"(?i)\b(?:(?:fix(?:es|ed)?|cure[sd]?|solve[sd]?|avoids?|avoided|prevents?|prevented"
+    r"|resolv\w+|stops|stopped)(?: (?:the|this|these|my|our))? (?:crash(?:es|ing)?|errors?"
+    r"|failures?|problems?|issues?)"
+    r"|works?|worked|working|fine|ok(?:ay)?|helps?|helped|workarounds?|fix(?:es|ed)?"
     r"|cure[sd]?|solve[sd]?|solution|avoids?|avoided|instead|disappear(?:s|ed)?|go(?:es)? away"
     r"|went away|gone|no (?:longer|more)(?: (?:crash|fail|die|happen|break)\w*)?"
     r"|no crash(?:es)?|no error|never crash(?:es|ed)?|stable"
@@ -56,7 +59,7 @@ _SENTENCE_END: Final = re.compile(r"[.!?]\s+(?=[A-Z])")
 # matches: 'it did not help'
 _FAILS: Final = re.compile(
     r"(?i)\b(?:crash(?:es|ed)?|fails?|failed|dies?|died|breaks?|broke|not|never|still|nor|neither"
-    r"|no luck)\b|n't\b"
+    r"|no luck|until)\b|n't\b"
 )
 # matches: 'started with'
 _STATES: Final = re.compile(
