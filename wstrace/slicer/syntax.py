@@ -338,28 +338,48 @@ def _is_name(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
+GLOBAL = "globals()"
+"""What a plain name in a function is taken from, where the function does not bind it."""
+
+
 @lru_cache(maxsize=256)
-def calls_by_name(path: str) -> dict[str, tuple[tuple[int, int, str, str], ...]]:
-    """Every call of a module by the name that it calls: line, column, what it is called on
-    ("self.a" of `self.a.f()`, "" for a plain name) and the class that it stands in."""
+def uses_by_name(path: str) -> dict[str, tuple[tuple[int, int, str, str], ...]]:
+    """Every use of a name in a module, calls or not, since a function that is handed on is
+    called elsewhere: line, column, what it is taken from ("self.a" of `self.a.f`, "" for a
+    plain name or a getattr) and the class that it stands in."""
     found: dict[str, list[tuple[int, int, str, str]]] = {}
 
-    def visit(node: ast.AST, in_class: str) -> None:
-        if isinstance(node, ast.Call):
-            called, on = node.func, ""
-            name = called.id if isinstance(called, ast.Name) else ""
-            if isinstance(called, ast.Attribute):
-                name, on = called.attr, ast.unparse(called.value)
-            place = (node.lineno, node.col_offset, on, in_class)
+    def visit(node: ast.AST, in_class: str, own: frozenset[str] | None) -> None:
+        for name, on in _used(node):
+            if isinstance(node, ast.Name) and own is not None:
+                if name in own:
+                    continue
+                on = GLOBAL
+            place = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0), on, in_class)
             found.setdefault(name, []).append(place)
+        if isinstance(node, FunctionNode):
+            body = [] if isinstance(node, ast.Lambda) else node.body
+            own = (own or frozenset()) | {*parameters(node), *_bound(body)}
         inner = node.name if isinstance(node, ast.ClassDef) else in_class
         for child in ast.iter_child_nodes(node):
-            visit(child, inner)
+            visit(child, inner, None if isinstance(node, ast.ClassDef) else own)
 
     tree = parsed(path)
     if tree is not None:
-        visit(tree, "")
-    return {name: tuple(places) for name, places in found.items() if name}
+        visit(tree, "", None)
+    return {name: tuple(places) for name, places in found.items()}
+
+
+def _used(node: ast.AST) -> list[tuple[str, str]]:
+    """The names that this node takes, each with what it takes them from."""
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        return [(node.attr, ast.unparse(node.value))]
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        return [(node.id, "")]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        words = [a.value for a in node.args if isinstance(a, ast.Constant)]
+        return [(w, "") for w in words if node.func.id == "getattr" and isinstance(w, str)]
+    return []
 
 
 @lru_cache(maxsize=1024)

@@ -172,6 +172,10 @@ def test_a_list_of_specs_that_another_appends_to_proves_nothing(made: Made) -> N
         "    def __call__(self, n): return self.rows(n * 30)",
         "    def prefill(self, metadata): self.rows(metadata.num_prefill_tokens)",
         "def warm(layer): layer.rows(4096)",
+        "    scratch = rows",
+        "    def later(self, n): return map(self.rows, [n])",
+        "    def later(self, n): return getattr(self, 'rows')(n)",
+        "    def later(self, n): return functools.partial(self.rows, n)",
     ],
 )
 def test_a_call_that_no_request_came_by_ends_the_proof(made: Made, more: str) -> None:
@@ -203,9 +207,13 @@ class Sub:
     def __init__(self, manager, cap):
         self.manager = manager
         self.cap = cap
+        self.caps = (cap, 1)
+        self.plan = Plan(cap)
+        self.weight = torch.empty(cap, 2)
+        self.free = None if cap > 8 else object()
 
     def ask(self, n):
-        return self.manager.get_simultaneous(((min(n, self.cap), 512), torch.bfloat16))
+        return self.manager.get_simultaneous(((ROWS, 512), torch.bfloat16))
 
 class Impl:
     def __init__(self, manager):
@@ -217,23 +225,41 @@ class Impl:
 """
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "min(n, self.cap)",
+        "min(n, self.caps[0])",
+        "min(n, self.plan.width)",
+        "min(n, self.weight.shape[0])",
+    ],
+)
 @pytest.mark.parametrize(("cap", "proved"), [(4, True), (100, False)])
 def test_another_layer_of_the_class_is_looked_at_where_bytes_are_equal(
-    made: Made, cap: int, proved: bool
+    made: Made, rows: str, cap: int, proved: bool
 ) -> None:
     """Both layers ask equal bytes up to 4 rows; only one of them is capped there."""
-    found = made(TWO.replace("CAP", str(cap)))
+    found = made(TWO.replace("CAP", str(cap)).replace("ROWS", rows))
     found.steps(1, 2, 3)
     assert (found.bound("Sub.ask").grade == "proved") == proved
 
 
+def test_another_layers_branch_is_followed_where_bytes_are_equal(made: Made) -> None:
+    rows = "n if self.free is None else min(n, 4)"
+    found = made(TWO.replace("CAP", "100").replace("ROWS", rows))
+    found.steps(1, 2, 3)
+    bound = found.bound("Sub.ask")
+    found.steps(8)
+    assert bound.grade != "proved" or bound.bytes == found.manager.largest == 8 * 1024
+
+
 def test_layers_are_looked_at_for_so_many_requests_alone(made: Made) -> None:
-    found = made(TWO.replace("CAP", "4"))
+    found = made(TWO.replace("CAP", "4").replace("ROWS", "min(n, self.cap)"))
     found.steps(1)
     (entry,) = found.live.counters.entries()
     assert entry.left > 0
     found.steps(*[1] * (CLOSE_LOOKS // 2 + 1))
-    assert (entry.left, entry.on_way is None or entry.way is not None) == (0, True)
+    assert entry.left == 0
     assert entry.way is not None
     assert entry.way.values == ()
     assert entry.calls == 2 * (CLOSE_LOOKS // 2 + 2)

@@ -16,7 +16,7 @@ from wstrace.slicer.live import objects, relays
 from wstrace.slicer.live.objects import MISSING, Objects
 from wstrace.slicer.live.way import Way, kind_of, way_of
 from wstrace.slicer.scope import Evaluation, Scope
-from wstrace.slicer.syntax import call_at, calls_by_name, defined, function_source, short
+from wstrace.slicer.syntax import GLOBAL, call_at, defined, function_source, short, uses_by_name
 from wstrace.slicer.values import Obj, Stop, Tensor, Value
 
 MAX_WRAPPERS: Final = 8
@@ -258,9 +258,10 @@ class Callers:
 
 
 def _other_calls(callee: Scope, above: CallAbove) -> Iterator[str]:
-    """Calls of the same function that the source has elsewhere, as `file:line:function`: what
-    they pass may be more. Looked for in the module of the function and in that of its caller,
-    by name; where several functions have it, only those on `self` in the same class count."""
+    """Uses of the same function that the source has elsewhere, as `file:line:function`: calls
+    from there may pass more. Looked for by name in the module of the function and in that of
+    its caller; where several functions have it, only those on `self` in the same class count.
+    """
     here, name = callee.source, getattr(callee.source.node, "name", "")
     if not name or name in _BY_ANY_NAME:
         return
@@ -270,13 +271,15 @@ def _other_calls(callee: Scope, above: CallAbove) -> Iterator[str]:
     first, last = here.node.lineno, here.node.end_lineno or here.node.lineno
     for path in dict.fromkeys((asked, calling)):
         several = defined(path, name) > 1
-        for line, column, on, in_class in calls_by_name(path).get(name, ()):
+        for line, column, on, in_class in uses_by_name(path).get(name, ()):
             if (path, line, column) == running:
                 continue
             if path == asked and first <= line <= last:
                 continue  # it calls itself
-            if several and (on not in ("self", "cls") or in_class != here.in_class):
+            if several and on and (on not in ("self", "cls") or in_class != here.in_class):
                 continue
+            if on == GLOBAL and here.in_class:
+                continue  # no method is a global
             if on.startswith("super()"):
                 continue
             yield f"{short(path)}:{line}:{here.qualname}"

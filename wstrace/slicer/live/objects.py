@@ -29,6 +29,7 @@ from wstrace.slicer.values import (
 )
 
 MISSING: Final = object()
+_DEPTH, _LONGEST = 4, 32
 _CHANGING: Final = "changing"
 """The tag of an object that is kept where another may be put."""
 # PyTorch 2.13: where torch.nn.Module keeps what its __getattr__ finds.
@@ -94,6 +95,7 @@ class Objects:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.consulted: dict[int, dict[str, object]] = {}
+        self._kept_on: dict[int, tuple[int, str]] = {}
 
     def wrap(
         self, value: object, key: Hashable, path: str, where: str, why: str = "", rank: int = 0
@@ -197,6 +199,16 @@ class Objects:
         role = binding.scope_role(role, cls.__name__) if cls else role
         return self.ledger.leaf(key, role, "driver", value, role, origin, where)
 
+    def consult(self, instance: int, name: str, value: object) -> None:
+        """Note what was read of an object, under the path from the object of a frame."""
+        self._kept_on.setdefault(id(value), (instance, name))
+        for _ in range(_DEPTH):
+            self.consulted.setdefault(instance, {})[name] = fingerprint(value)
+            if instance not in self._kept_on:
+                return
+            instance, first = self._kept_on[instance]
+            name = f"{first}.{name}"
+
     def series(self, instance: object, name: str, value: object, where: str) -> Series:
         kind = binding.SERIES[name]
         cls = type(instance)
@@ -247,15 +259,29 @@ class Objects:
         why = _why(cls, name, value)
         if owner.tag == _CHANGING and not why:
             why = f"{owner.path} may be another object next time"
-        if not why and (is_plain(value) or is_integer(value)) and not _of_step(cls):
-            self.consulted.setdefault(id(instance), {})[name] = value
+        if not why and not _of_step(cls) and not binding.is_config(cls):
+            self.consult(id(instance), name, value)
         return self.wrap(value, (id(instance), name), f"{owner.path}.{name}", where, why)
 
 
-def plain_value(instance: object, name: str) -> object:
-    """What `instance` or its class holds under `name`, or `MISSING`: nothing is run."""
-    value = stored(instance, name)
-    return class_attribute(type(instance), name) if value is MISSING else value
+def fingerprint(value: object) -> object:
+    """What tells two values apart for a formula: a number or a word itself, a tensor's shape,
+    the elements of a short list, the class of anything else."""
+    if is_integer(value) or is_plain(value):
+        return value
+    if is_tensor(value):
+        return shape_of(value)
+    if isinstance(value, tuple | list) and len(value) <= _LONGEST:
+        return tuple(map(fingerprint, value))
+    return type(value)
+
+
+def fingerprint_at(instance: object, path: str) -> object:
+    """The fingerprint of what `instance` or its class holds under a dotted name."""
+    for name in path.split("."):
+        held = stored(instance, name)
+        instance = class_attribute(type(instance), name) if held is MISSING else held
+    return fingerprint(instance)
 
 
 def _of_step(cls: type) -> bool:

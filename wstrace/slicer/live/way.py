@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import CodeType, FrameType, MappingProxyType
 from typing import Final
 
-from wstrace.slicer.live.objects import plain_value
+from wstrace.slicer.live.objects import fingerprint_at
 from wstrace.slicer.syntax import asserted_class, function_source
 
 Check = Callable[[FrameType], bool]
@@ -66,7 +66,7 @@ class Way:
                 outer, up = outer.f_back, up + 1
             if outer is None:
                 return False
-            if plain_value(outer.f_locals.get(name), attribute) != value:
+            if fingerprint_at(outer.f_locals.get(name), attribute) != value:
                 return False
         return True
 
