@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.codes import REFUSED_ELSEWHERE
+from wstrace.findings.ends import died_at
 from wstrace.known_sites.known import known_names
 from wstrace.planning.earlier import BEHIND, Earlier, applied_config
 from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, p99, plan
@@ -15,6 +16,7 @@ from wstrace.runs.accounting import window_of
 from wstrace.runs.run import RunSite
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Memory, Slot
+from wstrace.units import human
 
 
 def plan_run(run: AnalysedRun, wishes: Wishes, earlier: Sequence[Earlier] = ()) -> ReservePlan:
@@ -33,12 +35,14 @@ def plan_run(run: AnalysedRun, wishes: Wishes, earlier: Sequence[Earlier] = ()) 
     sites = site_bounds(run.sites)
     covered = [*behind_the_end(run), *not_covered(run)]
     kept = [*applied(run), *earlier]
+    floor = unnamed(run, kept)
+    covered += _of_unknown_sites(floor)
     if not sites and not covered and not any(old.config.sites for old in kept):
         raise WstraceError(
             "The trace has no workspace request, so there is nothing to reserve.",
             "Record a run that serves requests, long ones above all.",
         )
-    return plan(sites, engine_of(run.workers, given), wishes, covered, kept)
+    return plan(sites, engine_of(run.workers, given), wishes, covered, kept, floor)
 
 
 def plan_runs(
@@ -62,13 +66,40 @@ def applied(run: AnalysedRun) -> list[Earlier]:
     return [Earlier(event.path or "a reserve", config) for event, config in decoded if config]
 
 
+def unnamed(run: AnalysedRun, kept: Sequence[Earlier]) -> int:
+    """Bytes of a slot from an applied reserve whose sites cannot be kept: the trace has no
+    config of it that this wstrace reads, and no reserve that is `kept` has as many bytes."""
+    known = max((slot.bytes for old in kept for slot in old.config.slots), default=0)
+    without = [
+        worker
+        for worker in run.workers
+        if any(e.event != "refused" and not applied_config(e.config) for e in worker.reserves)
+    ]
+    grown = [g.after for worker in without for g in worker.growths if g.reserve]
+    told = [size for worker in without for event in worker.reserves for size in event.sizes]
+    most = max(grown or told, default=0)
+    return most if most > known else 0
+
+
+def _of_unknown_sites(size: int) -> list[NotCovered]:
+    if not size:
+        return []
+    return [
+        NotCovered(
+            site="sites of the applied reserve",
+            why=f"A reserve of {human(size)} was applied, and the trace does not say for which "
+            "sites: the bytes are kept, and follow no limit.",
+            what_helps="Give its file with --merge.",
+        )
+    ]
+
+
 def behind_the_end(run: AnalysedRun) -> list[NotCovered]:
     """A refusal that the engine did not survive hides every site that comes after it."""
-    fatal = [f for worker in run.workers for f in worker.failures if not f.survived]
-    if not fatal:
+    step = died_at(run.trace.processes)
+    if step is None:
         return []
-    steps = [failure.step.index for failure in fatal if failure.step is not None]
-    when = f"at step {max(steps)}" if steps else "of a refused request"
+    when = f"at step {step}" if step else "of a refused request"
     return [
         NotCovered(
             site=BEHIND,

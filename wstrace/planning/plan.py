@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from wstrace.planning.cost import (
 from wstrace.planning.earlier import KEPT, Earlier, still_uncovered, with_kept
 from wstrace.planning.inputs import Engine, SiteBound, Wishes, covers, what_ifs
 from wstrace.planning.shortage import Failing, can_fail
-from wstrace.reserve.evaluate import site_bytes
+from wstrace.reserve.evaluate import shrank, site_bytes
 from wstrace.reserve.schema import (
     Cost,
     Cover,
@@ -36,7 +36,7 @@ from wstrace.reserve.schema import (
     model_digest,
 )
 from wstrace.trace.records import Limit, Request
-from wstrace.units import parse_bytes
+from wstrace.units import human, parse_bytes
 
 __all__ = [
     "Earlier",
@@ -118,6 +118,7 @@ def plan(
     wishes: Wishes | None = None,
     not_covered: Sequence[NotCovered] = (),
     earlier: Sequence[Earlier] = (),
+    floor: int = 0,
 ) -> ReservePlan:
     """The reserve for `sites`: in every slot of the manager the maximum over all sites.
 
@@ -125,7 +126,8 @@ def plan(
     SiteBound for each site that asks for arena bytes, also one whose bound is None (it comes
     under `not_covered`, with what it needs), the Engine with `complete=False` where a log shows
     only part of it, and in `not_covered` the needs that no arena meets. Sites of `earlier`
-    reserves are kept, and what they left uncovered is told again.
+    reserves are kept, and what they left uncovered is told again. `floor`: bytes that each slot
+    has already from a reserve whose sites nobody knows; they are kept where no limit shrinks.
 
     All sizes are bytes. Raises WstraceError for a cover of an unknown site, an unknown limit, a
     layout number that a what-if cannot change, an earlier reserve of another engine.
@@ -135,15 +137,20 @@ def plan(
     limits = {**engine.limits, **what_ifs(wishes.limits or {}, engine)}
     chosen = {s.name: s.cover for s in sites if s.cover} | covers(wishes.cover or {}, sites)
     reserves = [_reserve(site, chosen.get(site.name), engine, limits) for site in sites]
+    dropped = _dropped(sites, {r.site for r in reserves if not r.bytes}, chosen)
     reserves = [r for r in reserves if r.bytes or r.cover == "given"]
-    given = [_within(r, _per_slot(wishes.budget, engine)) for r in reserves]
-    total = max((_up(r.bytes) for r in given), default=0)
+    budget = _per_slot(wishes.budget, engine)
+    given = [_within(r, budget) for r in reserves]
+    floor = (
+        0 if shrank(engine.limits, limits) else floor if budget is None else min(floor, budget)
+    )
+    total = max((_up(size) for size in (floor, *(r.bytes for r in given))), default=0)
     everything = {**limits, **engine.given}
     needs = {site.name: _need(site, engine, limits) for site in sites}
     wanted = {r.site: r.bytes for r in reserves if r.site in chosen}
     requests = {site.name: (needs[site.name], _request(site, engine)) for site in sites}
     failing = can_fail(given, wanted, requests, everything, total)
-    uncovered = [*_unbounded(sites), *map(_uncovered, failing), *not_covered]
+    uncovered = [*_unbounded(sites), *dropped, *map(_uncovered, failing), *not_covered]
     told = {item.site for item in uncovered} | {r.site for r in given if r.follows_limits}
     config = ReserveConfig(
         made_by=f"wstrace {wstrace.__version__}{'' if engine.complete else ' triage'}",
@@ -283,6 +290,22 @@ def _unbounded(sites: Sequence[SiteBound]) -> list[NotCovered]:
         )
         for site in sites
         if not site.bound.bytes
+    ]
+
+
+def _dropped(
+    sites: Sequence[SiteBound], empty: Collection[str], chosen: Mapping[str, str]
+) -> list[NotCovered]:
+    """Sites that have asked, and need nothing under the limits of the plan."""
+    asked = [s for s in sites if s.name in empty and s.name not in chosen and s.bound.bytes]
+    return [
+        NotCovered(
+            site=site.name,
+            why=f"needs no bytes under these limits; in the trace it asked "
+            f"{human(site.asks_max)}.",
+            what_helps="Leave out the --set that takes its need away, if it can still ask.",
+        )
+        for site in asked
     ]
 
 

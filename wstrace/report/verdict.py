@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from wstrace.bounds.bound import Bound
-from wstrace.errors import ended
+from wstrace.errors import ended, one_line
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.ends import died_at, failed, start_died
 from wstrace.findings.finding import Finding
 from wstrace.findings.inconclusive import UNASKED, lost_engines, served_unlocked
 from wstrace.report.safe import clean
+from wstrace.trace.records import Slot
 from wstrace.units import exact, human, plural
 from wstrace.vllm.command_line import serves
 
 AGAIN = "wstrace run --on-growth grow -- YOUR COMMAND"
 FIX = "wstrace fix -- YOUR COMMAND"
+KEEPS = {AGAIN: "--reserve", FIX: "--merge"}
+"""The option of each with which the sites of a reserve that the run had are kept."""
 MAX_LINES = 12
 WIDTH = 100
 
@@ -96,7 +100,9 @@ def _several(folder: Path) -> bool:
 
 def _next(run: AnalysedRun, folder: Path) -> list[str]:
     """The trace, and the commands that help in this state."""
-    named = f"{folder} --run {run.trace.run}" if _several(folder) else str(folder)
+    named = shlex.quote(str(folder))
+    if _several(folder):
+        named += f" --run {shlex.quote(run.trace.run)}"
     commands = next_commands(run, named)
     heads = ["next:  ", *["       "] * len(commands)]
     return [f"trace: {folder}", *map(str.__add__, heads, commands)]
@@ -110,8 +116,7 @@ def next_commands(run: AnalysedRun, trace: str) -> list[str]:
     a server that dies of one site does not hide the others; of a server `fix` does that and
     all that follows. What stands in brackets behind three blanks is no part of the command.
     """
-    meta = run.trace.meta
-    again = FIX if meta is not None and serves(meta.words) else AGAIN
+    again = _again(run)
     reserve = f"wstrace reserve {trace} -o reserve.yaml"
     code = failed(run.trace)
     told = to_mend(run)
@@ -120,14 +125,50 @@ def next_commands(run: AnalysedRun, trace: str) -> list[str]:
     if not run.workers:
         told_first = f"{again}   (once what ended it with exit code {code} is mended)"
         return ["wstrace doctor"] if code is None else [told_first]
+    if (gone := _reserve_gone(run)) is not None:
+        return [gone, f"{again}   (with growth it lives on)"]
     if told and _hides_sites(run):
-        rest = "finds the rest, tries the reserve" if again == FIX else "finds the rest"
+        of_server = again.startswith("wstrace fix")
+        rest = "finds the rest, tries the reserve" if of_server else "finds the rest"
         return [f"{again}   ({rest})", f"{reserve}   (of what was seen)"]
     beyond = [f for f in told if f.severity == "error" and not reservable(f)]
     lines = [f"wstrace explain {f.code}   (a reserve does not help)" for f in beyond[:1]]
-    if any(reservable(f) for f in told) or any(map(served_unlocked, run.workers)):
+    let_go = any(map(served_unlocked, run.workers)) and not _reserved(run)
+    if any(reservable(f) for f in told) or let_go:
         lines += [reserve, "wstrace run --reserve reserve.yaml -- YOUR COMMAND"]
     return lines or _inconclusive_next(run, trace, again)
+
+
+def _again(run: AnalysedRun) -> str:
+    """`fix` of a server, else grow, with the reserve that the run had: a new one keeps it."""
+    meta = run.trace.meta
+    again = FIX if meta is not None and serves(meta.words) else AGAIN
+    had = meta.reserve if meta is not None and _reserved(run) else None
+    keeps = f"{KEEPS[again]} {one_line(shlex.quote(had))} -- YOUR" if had else "-- YOUR"
+    return again.replace("-- YOUR", keeps)
+
+
+def _reserved(run: AnalysedRun) -> dict[Slot, int]:
+    """Bytes by slot that a reserve of this run saw to; none where a rank refused it."""
+    events = [event for worker in run.workers for event in worker.reserves]
+    sizes: dict[Slot, int] = {}
+    for event in events if all(e.event != "refused" for e in events) else ():
+        for slot, size in zip(event.slots, event.sizes, strict=False):
+            sizes[slot] = max(size, sizes.get(slot, 0))
+    return sizes
+
+
+def _reserve_gone(run: AnalysedRun) -> str | None:
+    """Why another reserve does not help: the applied one covers the request, and the arena was
+    locked again without it."""
+    had = _reserved(run)
+    for finding in filter(reservable, to_mend(run)):
+        size = had.get(finding.slot or Slot(), 0)
+        if (finding.serving_bytes or 0) <= size and (finding.arena_bytes or 0) < size:
+            at = human(finding.arena_bytes)
+            told = f"the reserve made {human(size)}, and the slot was locked anew at {at}"
+            return f"wstrace explain {finding.code}   ({told})"
+    return None
 
 
 def _hides_sites(run: AnalysedRun) -> bool:
@@ -155,10 +196,16 @@ def _inconclusive_next(run: AnalysedRun, trace: str, again: str) -> list[str]:
         return ["wstrace doctor"]
     if any(event.event == "refused" for w in run.workers for event in w.reserves):
         return [f"{again}   (without the reserve, which is for another engine)"]
+    if any(map(served_unlocked, run.workers)):
+        return [f"wstrace gate {trace} --allow-unlocked   (an unlocked arena refuses nothing)"]
     if any(f.code == "WS401" for f in run.findings):
         return [f"{again}   (this start was not seen to its end)"]
     if UNASKED in run.inconclusive:
-        asked = "it asks" if again == FIX else "and meanwhile wstrace exercise --url URL"
+        asked = (
+            "it asks"
+            if again.startswith("wstrace fix")
+            else "and meanwhile wstrace exercise --url URL"
+        )
         return [f"{again}   ({asked})"]
     if run.rests_on.doubts or died_at(run.trace.processes) is not None:
         return [f"{again}   (this trace does not show how the run went on)"]

@@ -125,6 +125,25 @@ def unlocked_for_good() -> AnalysedRun:
     return session(process(*CLEAN, let_go, *on))
 
 
+RESERVED: tuple[Record, ...] = (
+    grown(1 << 21, "profile", reserve=True),
+    ReserveEvent(event="applied", slots=[Slot()], sizes=[1 << 21]),
+)
+
+
+def locked_anew_without_its_reserve() -> AnalysedRun:
+    """The manager was made again after an unlock, and its arena is smaller than the reserve."""
+    let_go = Lock(event="unlock", slots=[Slot()], sizes=[1 << 21], phase="unlocked")
+    refused = ask(MOE, 3 << 19, "serving", 1 << 20), failure("arena")
+    return session(process(*RESERVED, *locked(1 << 21), let_go, *locked(1 << 20), *refused))
+
+
+def reserved_and_unlocked_for_good() -> AnalysedRun:
+    run = unlocked_for_good()
+    run.trace.processes[0].records[3:3] = RESERVED
+    return analyse(run.trace)
+
+
 def ready_and_not_asked() -> AnalysedRun:
     """Locked, and killed before the counters of a first second were written."""
     begun = grown(1 << 20, "profile"), ask(MOE, 1 << 20, "profile", 0)
@@ -293,6 +312,15 @@ STATES = {
     ),
     "unlocked for good": State(
         lambda _: unlocked_for_good(), "the arena was unlocked and not locked again"
+    ),
+    "locked anew without its reserve": State(
+        lambda _: locked_anew_without_its_reserve(),
+        "asked 1.50 MiB in a slot locked at 1.00 MiB",
+        1,
+    ),
+    "reserved and unlocked for good": State(
+        lambda _: reserved_and_unlocked_for_good(),
+        "the arena was unlocked and not locked again",
     ),
     "ready and not asked": State(
         lambda _: ready_and_not_asked(), "no request was served after warm-up"

@@ -25,6 +25,7 @@ from tests.unit.findings.build import (
 )
 from tests.unit.findings.states import (
     CLEAN,
+    RESERVED,
     SAMPLES,
     STATES,
     State,
@@ -88,7 +89,7 @@ def test_each_state_is_told_by_every_output_with_its_exit_code(
     outputs = {
         "report text": render_text(run, width=400),
         "report JSON": render_json(run),
-        "HTML": render([run]),
+        "HTML": render([run]).replace("\xa0", " "),
         "report Markdown": render_markdown(run).replace("\\", ""),
         "terminal": "\n".join(verdict_lines(run, tmp_path)),
         "pytest": told_by_pytest(judgement, tmp_path),
@@ -395,6 +396,10 @@ NEXT = {
     "no worker": FIX + "   (once what ended it with exit code 1",
     "never attached": "wstrace doctor",
     "start raised": AGAIN + "   (once what stopped the start",
+    "locked anew without its reserve": "wstrace explain WS101   (the reserve made 2.00 MiB, "
+    "and the slot was locked anew at 1.00 MiB)",
+    "unlocked for good": "wstrace reserve TRACE",
+    "reserved and unlocked for good": "wstrace gate TRACE --allow-unlocked",
     "refused": f"{FIX}   (finds the rest, tries the reserve)",
     "survived": "wstrace reserve TRACE",
 }
@@ -416,6 +421,35 @@ def test_the_reserve_that_next_names_is_made_by_that_command(
     (reserve,) = [line.partition("   (")[0] for line in commands if " reserve /" in line]
     assert CliRunner().invoke(app, shlex.split(reserve)[1:]).exit_code == 0
     assert (tmp_path / "reserve.yaml").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["vllm", "serve"], "wstrace fix --merge 'my reserve.yaml' -- YOUR COMMAND"),
+        (
+            ["python"],
+            "wstrace run --on-growth grow --reserve 'my reserve.yaml' -- YOUR COMMAND",
+        ),
+    ],
+)
+def test_next_keeps_the_sites_of_the_reserve_that_the_run_had(
+    command: list[str], named: str
+) -> None:
+    """A reserve only grows; and the run died of more than its arena had at either lock."""
+    refused = ask(MOE, 3 << 20, "serving", 1 << 21), failure("arena")
+    run = session(process(*RESERVED, *locked(1 << 21), *refused))
+    assert run.trace.meta is not None
+    run.trace.meta.command, run.trace.meta.reserve = command, "my reserve.yaml"
+    assert next_commands(run, "TRACE")[0].partition("   (")[0] == named
+
+
+def test_the_trace_that_next_names_is_typed_as_a_shell_reads_it(tmp_path: Path) -> None:
+    folder = tmp_path / "a b; c"
+    written(load_run(SAMPLES / "demo-grow"), folder)
+    lines = [line for line in verdict_lines(load_run(folder), folder) if " reserve " in line]
+    (line,) = [line for line in lines if "--reserve" not in line]
+    assert str(folder) in shlex.split(line.partition("   (")[0])
 
 
 def test_a_refusal_that_no_reserve_covers_leads_to_its_page() -> None:

@@ -28,10 +28,12 @@ from wstrace.testbed.engine import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 MOST = 3
-STRANGER = "asked for more after the lock than before it"  # the code's page: no worker to fix
+STRANGER = "asked for more after the lock than before it"  # the code's page: no reserve helps
 SAYS_WHY = {
     "quiet": "no layer asked for workspace in 132 steps: nothing to reserve",
     "a stranger asked for more": STRANGER,
+    "locked anew without its reserve": "asked after the lock, never before it",
+    "reserved and unlocked for good": "clean",
 }
 Serve = Callable[..., tuple[Outcome, Path]]
 
@@ -73,10 +75,14 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 
 @cache
-def fixed_once(words: str) -> Done:
-    """`wstrace fix` on the stand-in: the same from every state that leads to it."""
+def fixed_once(words: str, merged: str) -> Done:
+    """`wstrace fix` on the stand-in, with the text of an older reserve or none: the same from
+    every state that leads to it."""
     with TemporaryDirectory(prefix="wstrace-next-") as folder:
-        return fix(Path(folder), words=words)
+        older = Path(folder, "older.yaml")
+        older.write_text(merged)
+        options = ("--merge", str(older)) if merged else ()
+        return fix(Path(folder), *options, words=words)
 
 
 def on_disk(run: AnalysedRun, folder: Path) -> Path:
@@ -114,8 +120,10 @@ def follow(run: AnalysedRun, trace: Path, serve: Serve, words: str, cwd: Path) -
         assert len(log) <= MOST, log
         assert command[0] == "wstrace"
         if command[1] == "fix":
-            assert command[2:] == ["--", "YOUR", "COMMAND"]
-            fix_of = fixed_once(words)
+            options = command[2 : command.index("--")]
+            assert options in ([], ["--merge", "reserve.yaml"])
+            merged = (cwd / "reserve.yaml").read_text() if options else ""
+            fix_of = fixed_once(words, merged)
             fixed = fix_of.row("result").startswith("Fixed")
             assert (fix_of.code == 0) == fixed
             assert fixed or words, fix_of.err

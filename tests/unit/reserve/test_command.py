@@ -270,6 +270,61 @@ def test_the_sites_of_the_reserve_that_the_run_had_are_kept(
     assert f"Kept: {OTHER}: kept from old.yaml, not reached in this run" in done.stderr
 
 
+KEPT_BYTES = "sites of the applied reserve"
+
+
+def _of_unknown_sites(trace: Path, config: str) -> None:
+    """A reserve of 8 MiB was applied, as an older recorder wrote it."""
+    grown = Growth(slot=Slot(), before=1024, after=8 << 20, phase="profile", reserve=True)
+    event = ReserveEvent(event="applied", slots=[Slot()], sizes=[8 << 20], config=config)
+    with (trace / "h.0.1.abcd.wst.jsonl").open("ab") as file:
+        file.write(b"".join(msgspec.json.encode(r) + b"\n" for r in (grown, event)))
+
+
+@pytest.mark.parametrize("config", ["", "{", '{"kind":"wstrace-reserve","of_tomorrow":1}'])
+def test_a_reserve_whose_sites_nobody_knows_keeps_its_bytes_and_says_so(
+    run: Run, trace: Path, tmp_path: Path, config: str
+) -> None:
+    _of_unknown_sites(trace, config)
+    done = run(trace, "-o", tmp_path / "new.yaml")
+    new = load(tmp_path / "new.yaml")
+    assert [slot.bytes for slot in new.slots] == [8 << 20] * len(new.slots)
+    assert [item.site for item in new.not_covered] == [KEPT_BYTES]
+    assert f"Not covered: {KEPT_BYTES}: A reserve of 8.00 MiB was applied" in done.stderr
+    live = evaluate(new, LIMITS, [Slot()])
+    assert {slot.bytes for slot in live} == {8 << 20}
+    _reserved(tmp_path, 8 << 20)
+    run(trace, "--merge", tmp_path / "old.yaml", "-o", tmp_path / "merged.yaml")
+    merged = load(tmp_path / "merged.yaml")
+    assert merged.slots[0].bytes == 8 << 20
+    assert KEPT_BYTES not in {item.site for item in merged.not_covered}
+    run(trace, "--set", "max_model_len=2048", "-o", tmp_path / "less.yaml")
+    assert load(tmp_path / "less.yaml").slots[0].bytes == 2048 * 256
+
+
+def test_a_budget_cuts_the_bytes_that_are_kept(run: Run, trace: Path, tmp_path: Path) -> None:
+    _of_unknown_sites(trace, "")
+    run(trace, "--budget", "2MiB", "-o", tmp_path / "cut.yaml")
+    cut = load(tmp_path / "cut.yaml")
+    assert sum(slot.bytes for slot in cut.slots) <= 2 << 20
+    assert KEPT_BYTES in {item.site for item in cut.not_covered}
+
+
+def test_a_site_that_a_what_if_drops_is_in_the_file(
+    run: Run, trace: Path, tmp_path: Path
+) -> None:
+    """At a length of 1 nothing is ever computed before a step, so the formula gives 0."""
+    _reserved(tmp_path, 8 << 20)
+    words = ("--set", "max_model_len=1", "--merge", tmp_path / "old.yaml")
+    run(trace, *words, "-o", tmp_path / "new.yaml")
+    new = load(tmp_path / "new.yaml")
+    assert SITE not in {site.site for site in new.sites}
+    (dropped,) = [item for item in new.not_covered if item.site == SITE]
+    assert dropped.why == (
+        "needs no bytes under these limits; in the trace it asked 76.00 KiB."
+    )
+
+
 def test_several_traces_and_an_older_file_give_one_reserve(
     run: Run, trace: Path, tmp_path: Path
 ) -> None:
