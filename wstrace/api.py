@@ -66,6 +66,13 @@ class Trace:
         return self._run.verdict()
 
     @property
+    def sentence(self) -> str:
+        """The verdict in one sentence, as every report has it."""
+        from wstrace.report.verdict import sentence
+
+        return sentence(self._run)
+
+    @property
     def inconclusive(self) -> list[str]:
         """Why the trace cannot show that the run was clean; empty when it can."""
         return self._run.inconclusive

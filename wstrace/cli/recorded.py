@@ -16,7 +16,7 @@ import msgspec
 import wstrace
 from wstrace.cli.launch import still_living
 from wstrace.errors import WstraceError
-from wstrace.trace.reader import RUN_FILE, RunFile, lost_tails, read_run
+from wstrace.trace.reader import RUN_FILE, RunFile, lost_tails, read_run, sizes_of
 from wstrace.trace.redact import redact_argv
 from wstrace.vllm.command_line import config_words
 
@@ -92,6 +92,7 @@ def finish(folder: Path, started: RunFile, code: int, living: list[str]) -> None
         exit_code=code,
         living=living,
         lost=lost_tails(folder, started.run),
+        sizes=sizes_of(folder, started.run),
     )
     _write(folder, ended)
 

@@ -54,7 +54,7 @@ def doubts(trace: Trace, workers: Sequence[Worker], names: Names) -> Iterator[st
     """What the ends of the command and of the workers leave open."""
     if workers and (code := failed(trace)) is not None:
         yield f"the command ended with exit code {code}: what happened at its end was not seen"
-    yield from filter(None, (_torn(p, names.get(id(p))) for p in trace.processes))
+    yield from filter(None, (_torn(p, names) for p in trace.processes))
     yield from _endless(trace, workers, names)
     if trace.meta is not None and ended(trace.meta) and trace.meta.exit_code is None:
         yield NO_CODE
@@ -106,11 +106,17 @@ def start_died(process: ProcessTrace) -> str:
     return told
 
 
-def _torn(process: ProcessTrace, worker: str | None) -> str:
-    """What a cut line of a worker's file means; the recorder's last word is the trace's."""
-    if process.cut and worker:
+def name_of(process: ProcessTrace, names: Names) -> str:
+    """The worker's name; of a process without one its role and pid."""
+    role = process.header.role or "process"
+    return names.get(id(process)) or f"{role} {process.header.pid or ''}".rstrip()
+
+
+def _torn(process: ProcessTrace, names: Names) -> str:
+    """What a cut line means, in any file; the recorder's last word is the trace's."""
+    if process.cut:
         return (
-            f"the last record of {worker} is cut: what came after it is lost, "
+            f"the last record of {name_of(process, names)} is cut: what came after it is lost, "
             "and may have been a refusal"
         )
     return ""
@@ -167,8 +173,8 @@ def _replaced(workers: Sequence[Worker], names: Names) -> Iterator[str]:
     for worker in _grown_up(workers):
         if _has_last_word(worker) or worker.process.cut:
             continue
-        later = [w for w in _in_its_place(worker, workers) if _began(w) > _last(worker)]
-        if later:
+        others = _in_its_place(worker, workers)
+        if any(max(_lags(worker, other, other.header.ns)) > 0 for other in others):
             name = names[id(worker.process)]
             yield f"{name} wrote no end before another process took its place"
 
@@ -204,13 +210,13 @@ def _last_phase(worker: Worker) -> int:
 
 def _behind(worker: Worker, peers: Sequence[Worker]) -> str:
     """How much earlier than its peers' a worker's records stop; empty where they do not."""
-    newest = max(map(_last, peers), default=0)
-    if newest - _last(worker) > MUCH_EARLIER:
-        return f"{(newest - _last(worker)) / 1e9:,.0f} s before its peers"
+    early = max((_lag(worker, peer, peer.process.last_ns) for peer in peers), default=0)
+    if early > MUCH_EARLIER:
+        return f"{early / 1e9:,.0f} s before its peers"
     step = max((number for number, _ in _steps(worker)), default=0)
     for peer in peers:
-        late = _last(worker) + UNWRITTEN
-        went_on = any(n > step and _wall(peer, ns) > late for n, ns in _steps(peer))
+        later = (n for n, ns in _steps(peer) if _lag(worker, peer, ns) > UNWRITTEN)
+        went_on = max(later, default=0) > step
         if went_on or _asked_on(peer, worker, step):
             reached = max(number for number, _ in _steps(peer))
             return f"at step {step:,}, where its peers went on to step {reached:,}"
@@ -253,14 +259,20 @@ def _step_of(record: Record) -> int | None:
     return None
 
 
+def _lag(worker: Worker, other: Worker, ns: int) -> int:
+    """Nanoseconds from the last record of `worker` to `ns`, a time of `other`. Of two clocks
+    the nearer answer: one of them may have been set."""
+    return min(_lags(worker, other, ns), key=abs)
+
+
+def _lags(worker: Worker, other: Worker, ns: int) -> list[int]:
+    """`_lag` by each clock that the two have in common: hosts the wall clock, processes of one
+    host (as far as its name tells) their monotonic clock as well."""
+    last = worker.process.last_ns
+    by_wall = _wall(other, ns) - _wall(worker, last)
+    same = worker.header.host == other.header.host
+    return [by_wall, ns - last] if same else [by_wall]
+
+
 def _wall(worker: Worker, ns: int) -> int:
-    """A worker's monotonic time as wall time: clocks of two hosts have that in common."""
     return worker.header.wall_ns + ns - worker.header.ns
-
-
-def _last(worker: Worker) -> int:
-    return _wall(worker, worker.process.last_ns)
-
-
-def _began(worker: Worker) -> int:
-    return _wall(worker, worker.header.ns)

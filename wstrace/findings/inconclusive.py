@@ -30,7 +30,9 @@ def reasons(
     verdict rests on."""
     if not trace.processes:
         why = "the folder holds no trace: the recorder never attached, or could not write there"
-        return list(dict.fromkeys(filter(None, (before_a_worker(trace), why, *doubts))))
+        had = trace.meta is not None and trace.meta.sizes
+        told = [*doubts] if had else [before_a_worker(trace), why, *doubts]
+        return list(dict.fromkeys(filter(None, told)))
     if not ranks:
         why = "no worker left a trace: the recorder never attached to one"
         told = [before_a_worker(trace) or why, *_lost_anywhere(trace), *doubts]
@@ -59,7 +61,11 @@ def reasons(
         if event.event == "refused"
     ]
     found += doubts
-    found += [f"{p.unknown} records of an unknown kind" for p in trace.processes if p.unknown]
+    found += [
+        f"{plural(p.unknown, 'record')} of an unknown kind"
+        for p in trace.processes
+        if p.unknown
+    ]
     return list(dict.fromkeys(found))
 
 

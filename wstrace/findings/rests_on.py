@@ -91,7 +91,7 @@ def rests_on(trace: Trace, workers: Sequence[Worker], outlived: int = 0) -> Rest
     names = _names(workers)
     notes = [r for p in trace.processes for r in p.events if isinstance(r, Note)]
     return RestsOn(
-        processes=tuple(_process(p, names.get(id(p))) for p in trace.processes),
+        processes=tuple(_process(p, names) for p in trace.processes),
         command=_command(trace),
         release=_release(workers),
         beyond=_beyond(trace, outlived),
@@ -113,12 +113,11 @@ def _names(workers: Sequence[Worker]) -> dict[int, str]:
     }
 
 
-def _process(process: ProcessTrace, name: str | None) -> Process:
+def _process(process: ProcessTrace, names: ends.Names) -> Process:
     phases = [r.phase for r in process.events if isinstance(r, PhaseChange)]
-    role = process.header.role or "process"
     return Process(
-        name=name or f"{role} {process.header.pid or ''}".rstrip(),
-        worker=name is not None,
+        name=ends.name_of(process, names),
+        worker=id(process) in names,
         records=len(process.records),
         seconds=max(0, process.last_ns - process.header.ns) / 1e9,
         phase=phases[-1] if phases else "",

@@ -118,7 +118,35 @@ def _run_of(path: Path, run: str | None) -> tuple[RunFile | None, list[str]]:
     meta, doubts = find_run(path, run)
     if meta is not None and path.is_dir():
         doubts += map(one_line, meta.lost)
+    if meta is not None:
+        doubts += _shorter(path, meta)
     return meta, doubts
+
+
+def sizes_of(folder: Path, run: str) -> dict[str, int]:
+    """The bytes of each trace file of `run`, by name."""
+    found = {}
+    for file in sorted(folder.glob(f"*{SUFFIX}")):
+        with suppress(WstraceError, OSError):
+            if read_header(file).run == run:
+                found[file.name] = file.stat().st_size
+    return found
+
+
+def _shorter(path: Path, meta: RunFile) -> Iterator[str]:
+    """Files that have lost bytes since the command ended; a copy may have been cut anywhere."""
+    folder = path if path.is_dir() else path.parent
+    for name, size in meta.sizes.items():
+        file = folder / Path(name).name
+        if path not in (folder, file):
+            continue
+        if not file.is_file():
+            yield f"{one_line(file.name)} was there when the command ended, and is gone"
+        elif (now := file.stat().st_size) < size:
+            yield (
+                f"{one_line(file.name)} had {size:,} bytes when the command ended, and has "
+                f"{now:,}: what is lost may have been a refusal"
+            )
 
 
 def lost_tails(folder: Path, run: str) -> list[str]:

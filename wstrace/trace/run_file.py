@@ -24,6 +24,7 @@ class RunFile(msgspec.Struct, omit_defaults=True):
     `config` has the options of the command's own `--config FILE`, as words. `living` names
     processes of the command that still lived when it had ended. `lost`: what the trace files
     said then of records that they lack, so that a file that goes does not take it along.
+    `sizes`: the bytes that each of them had then.
     """
 
     run: str
@@ -38,6 +39,7 @@ class RunFile(msgspec.Struct, omit_defaults=True):
     living: list[str] = []
     lost: list[str] = []
     config: list[str] = []
+    sizes: dict[str, int] = {}
 
     @property
     def words(self) -> list[str]:

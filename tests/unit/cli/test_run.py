@@ -136,8 +136,13 @@ def test_run_json_keeps_what_was_lost_also_where_the_file_goes(tmp_path: Path) -
     assert lost.startswith(f"{file.name}: records were lost: ")
     assert lost.endswith("vLLM refused a request after that")
     assert load(folder).doubts == [lost]
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    shorter = f"{file.name} had {len(whole):,} bytes when the command ended, and has "
+    assert load(folder).doubts[1].startswith(f"{shorter}{len(whole) - 1:,}: ")
     file.unlink()
-    assert load(folder).doubts == [lost]
+    gone = f"{file.name} was there when the command ended, and is gone"
+    assert load(folder).doubts == [lost, gone]
 
 
 def test_a_command_that_is_running_has_a_run_json_without_an_end(tmp_path: Path) -> None:

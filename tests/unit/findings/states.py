@@ -34,7 +34,7 @@ from wstrace.trace.records import (
     Slot,
     Step,
 )
-from wstrace.trace.run_file import RunFile
+from wstrace.trace.run_file import RunFile, read_run
 
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_traces"
 CLEAN: tuple[Record, ...] = (
@@ -177,6 +177,29 @@ def an_empty_file(folder: Path) -> AnalysedRun:
     return load_run(folder)
 
 
+def shortened(folder: Path, keep: int | None) -> AnalysedRun:
+    """Whole when its command ended; then its file was cut between two records, or went."""
+    written(with_exit(session(process(*CLEAN)), 0), folder)
+    (file,) = folder.glob("*.wst.jsonl")
+    meta = read_run(folder / "run.json")
+    assert meta is not None
+    meta.sizes = {file.name: 9_000}
+    (folder / "run.json").write_bytes(msgspec.json.encode(meta))
+    if keep is None:
+        file.unlink()
+        return load_run(folder)
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:keep]))
+    return load_run(folder)
+
+
+def a_stranger_is_cut() -> AnalysedRun:
+    """An engine's file without a worker record, whose last line is torn."""
+    run = a_stranger_was_refused()
+    run.trace.processes[1].cut = True
+    return analyse(run.trace)
+
+
 def the_newest_of_two_left_nothing(folder: Path) -> AnalysedRun:
     written(session(process(*CLEAN)), folder)
     newest = RunFile("run2", ["serve"], "2026-05-16T10:15:00+00:00", "0.1.0", ended="x")
@@ -243,6 +266,7 @@ def written(run: AnalysedRun, folder: Path) -> None:
     for number, one in enumerate(run.trace.processes):
         records = [one.header, *one.records]
         lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+        lines += b'{"t":"requ' if one.cut else b""
         (folder / f"run1.h.{number}.wst.jsonl").write_bytes(lines)
     if run.trace.meta is not None:
         meta = msgspec.structs.replace(run.trace.meta, run=run.trace.run)
@@ -361,6 +385,17 @@ STATES = {
     "started anew": State(
         lambda _: started_anew(),
         "rank 0 (pid 41) wrote no end before another process took its place",
+    ),
+    "cut between records": State(
+        lambda folder: shortened(folder, -1),
+        "had 9,000 bytes when the command ended, and has",
+    ),
+    "deleted after its end": State(
+        lambda folder: shortened(folder, None),
+        "was there when the command ended, and is gone",
+    ),
+    "a stranger is cut": State(
+        lambda _: a_stranger_is_cut(), "the last record of EngineCore is cut"
     ),
     "no exit code": State(
         lambda _: with_exit(session(process(*CLEAN, End())), None), "run.json has no exit code"

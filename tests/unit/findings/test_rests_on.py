@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import io
+import json
 import re
 import shlex
 from datetime import date
@@ -39,6 +41,7 @@ from tests.unit.findings.states import (
     without_run_json,
     written,
 )
+from wstrace.api import Trace as Api
 from wstrace.cli.app import app, register_commands
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun, analyse, load_run
@@ -48,6 +51,10 @@ from wstrace.gate.judge import Judgement, Policy, judge
 from wstrace.gate.selection import parse_selection
 from wstrace.pytest_plugin import Recorder, _failure
 from wstrace.report.ci import gate_json, gate_markdown, gate_text, github, junit, sarif
+from wstrace.report.diff import as_json, phase_rows
+from wstrace.report.export.perfetto import render_perfetto
+from wstrace.report.export.prometheus import render_prometheus
+from wstrace.report.export.table_export import render_parquet
 from wstrace.report.html import render
 from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
@@ -103,6 +110,33 @@ def test_each_state_is_told_by_every_output_with_its_exit_code(
     assert [name for name, text in outputs.items() if state.words not in text] == []
     calm = "Nothing has to be fixed"
     assert [name for name, text in outputs.items() if calm in text] == []
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=list(STATES))
+def test_each_output_has_the_same_verdict_and_sentence(state: State, tmp_path: Path) -> None:
+    run = state.make(tmp_path / "t")
+    verdict, told = run.verdict(), sentence(run)
+    report, perfetto = json.loads(render_json(run)), json.loads(render_perfetto(run))
+    assert (report["verdict"], report["sentence"]) == (verdict, told)
+    assert perfetto["otherData"].items() >= {"verdict": verdict, "sentence": told}.items()
+    api = Api(run)
+    assert (api.verdict, api.sentence) == (verdict, told)
+    assert json.loads(as_json(phase_rows(run), [run]))["verdicts"] == [verdict]
+    gated = json.loads(gate_json.render(judge([run], Policy(), date(2026, 1, 1))))
+    assert (gated["verdict"], gated["exit_code"]) == (verdict, state.code)
+    assert f'wstrace_verdict{{verdict="{verdict}"}} 1' in plain_metrics(run)
+    assert told in render_text(run, width=2000)
+    assert told in "\n".join(verdict_lines(run, tmp_path)) or len(told) > 190
+    assert told in render_markdown(run).replace("\\", "")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    metadata = parquet.read_schema(io.BytesIO(render_parquet(run))).metadata
+    kept = metadata[b"wstrace.verdict"].decode(), metadata[b"wstrace.sentence"].decode()
+    assert kept == (verdict, told)
+
+
+def plain_metrics(run: AnalysedRun) -> str:
+    """The metrics, with no label but the verdict's."""
+    return re.sub(r'run="[^"]*",|,run="[^"]*"', "", render_prometheus(run)).replace("1.0", "1")
 
 
 @pytest.mark.parametrize("name", [n for n, state in STATES.items() if state.code == 3])
@@ -258,9 +292,21 @@ def test_times_of_two_hosts_are_compared_by_their_wall_clocks() -> None:
     """Each host counts its monotonic time from its own boot."""
     booted, run = 10**15, one_stops_at(len(CLEAN))
     other = run.trace.processes[0]
+    other.header.host = "elsewhere"
     other.header.ns = booted
     other.records[:] = [msgspec.structs.replace(r, ns=booted) for r in other.records]
     assert analyse(run.trace).verdict() == "clean"
+
+
+@pytest.mark.parametrize("hour", [-3600, 3600])
+def test_a_wall_clock_that_was_set_between_two_workers_of_a_host_is_no_gap(hour: int) -> None:
+    run = one_stops_at(len(CLEAN))
+    one, other = run.trace.processes
+    one.header.wall_ns = 5 * 10**9
+    other.header.wall_ns = one.header.wall_ns + hour * 10**9
+    assert analyse(run.trace).verdict() == "clean"
+    other.header.host = "elsewhere"
+    assert analyse(run.trace).verdict() == "inconclusive"
 
 
 @pytest.mark.parametrize(

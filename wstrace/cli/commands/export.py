@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -45,6 +46,7 @@ def command(
     """
     from wstrace.cli import outlet
     from wstrace.cli.reading import read_runs
+    from wstrace.report.verdict import sentence
 
     if torch_trace is not None and fmt != "perfetto":
         raise WstraceError("--torch-trace goes with --format perfetto.", "Leave one out.")
@@ -53,8 +55,9 @@ def command(
     analysed = read_runs([trace], run)[0]
     if fmt == "parquet":
         _write_bytes(analysed, output)
-        return
-    outlet.write(_text(fmt, torch_trace)(analysed), output)
+    else:
+        outlet.write(_text(fmt, torch_trace)(analysed), output)
+    print(f"wstrace: {sentence(analysed)}", file=sys.stderr)  # a table has no room for it
 
 
 def _refuse_several(trace: Path) -> None:

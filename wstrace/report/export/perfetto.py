@@ -19,6 +19,7 @@ import msgspec
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.finding_text import step_text
+from wstrace.report.verdict import sentence
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import (
     Capture,
@@ -73,7 +74,12 @@ def render_perfetto(run: AnalysedRun, base_ns: int | None = None) -> str:
     document = {
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": base,
-        "otherData": {"run": run.trace.run, "made_by": "wstrace"},
+        "otherData": {
+            "run": run.trace.run,
+            "made_by": "wstrace",
+            "verdict": run.verdict(),
+            "sentence": sentence(run),
+        },
         "traceEvents": events,
     }
     return json.dumps(document, separators=(",", ":")) + "\n"
@@ -116,7 +122,7 @@ def _phases(worker: Worker, pid: int, offset: int) -> Iterator[Event]:
     """One slice a phase, each up to the next; the last one up to the last record."""
     last = max((record.ns for record in worker.process.records), default=0)
     changes: Sequence[PhaseChange] = worker.phases
-    ends = [change.ns for change in changes[1:]] + [last]
+    ends = [*(change.ns for change in changes[1:]), last] if changes else []
     for change, end in zip(changes, ends, strict=True):
         yield {
             "ph": "X",

@@ -9,6 +9,7 @@ from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.frames import frames
 from wstrace.frames.columns import REQUESTS, Dtype
+from wstrace.report.verdict import sentence
 
 _FORMULA: Final = ("=", "+", "-", "@")
 _ARROW: Final[dict[Dtype, str]] = {
@@ -39,7 +40,10 @@ def _inert(text: str) -> str:
 
 
 def render_parquet(run: AnalysedRun) -> bytes:
-    """The table as a Parquet file. Raises WstraceError where pyarrow is missing."""
+    """The table as a Parquet file, with the verdict in its metadata.
+
+    Raises WstraceError where pyarrow is missing.
+    """
     try:
         arrow: Any = import_module("pyarrow")
         parquet: Any = import_module("pyarrow.parquet")
@@ -52,6 +56,8 @@ def render_parquet(run: AnalysedRun) -> bytes:
         {c.name: "string" for c in REQUESTS if c.dtype == "category"}
     )
     table = arrow.Table.from_pandas(plain, schema=_schema(arrow), preserve_index=False)
+    told = {"wstrace.verdict": run.verdict(), "wstrace.sentence": sentence(run)}
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), **told})
     sink = arrow.BufferOutputStream()
     parquet.write_table(table, sink, compression="zstd")
     written: bytes = sink.getvalue().to_pybytes()
