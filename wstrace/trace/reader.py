@@ -120,13 +120,13 @@ def _run_of(path: Path, run: str | None) -> tuple[RunFile | None, list[str]]:
         doubts += map(one_line, meta.lost)
     if meta is not None:
         doubts += _shorter(path, meta)
-    return meta, doubts
+    return meta, doubts + (_special(path) if path.is_dir() else [])
 
 
 def sizes_of(folder: Path, run: str) -> dict[str, int]:
     """The bytes of each trace file of `run`, by name."""
     found = {}
-    for file in sorted(folder.glob(f"*{SUFFIX}")):
+    for file in trace_files(folder):
         with suppress(WstraceError, OSError):
             if read_header(file).run == run:
                 found[file.name] = file.stat().st_size
@@ -155,7 +155,7 @@ def lost_tails(folder: Path, run: str) -> list[str]:
     A file without a readable header says nothing here; whoever loads the trace is told.
     """
     told = []
-    for file in sorted(folder.glob(f"*{SUFFIX}")):
+    for file in trace_files(folder):
         with suppress(WstraceError):
             header = read_header(file)
             told += _lost(file, header) if header.run == run else []
@@ -200,9 +200,27 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise WstraceError(f"{path} is no file and no folder.", "Give a trace folder.")
     try:
-        return sorted(path.glob(f"*{SUFFIX}"))
+        return trace_files(path)
     except OSError as error:
         raise _unreadable(path, error) from error
+
+
+def trace_files(folder: Path) -> list[Path]:
+    """The trace files of a folder, by name. Without what `_is_special`: opening a pipe waits
+    for ever."""
+    return sorted(file for file in folder.glob(f"*{SUFFIX}") if not _is_special(file))
+
+
+def _is_special(file: Path) -> bool:
+    """A pipe, a device or a folder; a link to nothing is an error for whoever opens it."""
+    return file.exists() and not file.is_file()
+
+
+def _special(folder: Path) -> list[str]:
+    """What has a trace file's name and is none."""
+    found = sorted(file for file in folder.glob(f"*{SUFFIX}") if _is_special(file))
+    why = "is no plain file: what it should hold was not read"
+    return [f"{one_line(file.name)} {why}" for file in found]
 
 
 def _headers(path: Path, files: list[Path]) -> tuple[list[tuple[Path, Header]], list[str]]:

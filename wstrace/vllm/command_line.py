@@ -81,9 +81,10 @@ def config_words(command: Sequence[str]) -> list[str]:
     can be read. Only `--config FILE` in two words is one: vLLM reads no other."""
     words = words_of(command)
     at = words.index("--config") + 1 if "--config" in words else len(words)
-    if at >= len(words) or not words[at].endswith((".yaml", ".yml")):
+    path = Path(words[at]) if at < len(words) else Path()
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return []
-    return list(_from_yaml(Path(words[at])))
+    return list(_from_yaml(path))
 
 
 def _from_yaml(path: Path) -> Iterator[str]:

@@ -145,6 +145,13 @@ def test_run_json_keeps_what_was_lost_also_where_the_file_goes(tmp_path: Path) -
     assert load(folder).doubts == [lost, gone]
 
 
+def test_a_pipe_in_the_trace_folder_holds_no_run_up(tmp_path: Path) -> None:
+    """`run` always ends: it reads the files that its command left."""
+    code, _, err = run("-o", str(tmp_path), "--", "mkfifo", str(tmp_path / "x.wst.jsonl"))
+    assert code == 0
+    assert "x.wst.jsonl is no plain file" in err
+
+
 def test_a_command_that_is_running_has_a_run_json_without_an_end(tmp_path: Path) -> None:
     process = start("-q", "-o", str(tmp_path / "t"), "--", "sleep", "30")
     path = tmp_path / "t" / "run.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -190,6 +191,13 @@ def shortened(folder: Path, keep: int | None) -> AnalysedRun:
         return load_run(folder)
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:keep]))
+    return load_run(folder)
+
+
+def a_pipe_in_a_files_place(folder: Path) -> AnalysedRun:
+    """Opening one waits for a writer, for ever."""
+    written(session(process(*CLEAN)), folder)
+    os.mkfifo(folder / "run1.h.9.wst.jsonl")
     return load_run(folder)
 
 
@@ -394,6 +402,7 @@ STATES = {
         lambda folder: shortened(folder, None),
         "was there when the command ended, and is gone",
     ),
+    "a pipe": State(a_pipe_in_a_files_place, "run1.h.9.wst.jsonl is no plain file"),
     "a stranger is cut": State(
         lambda _: a_stranger_is_cut(), "the last record of EngineCore is cut"
     ),

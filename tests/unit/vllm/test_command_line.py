@@ -6,6 +6,7 @@ parser is asked where it is installed.
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -108,6 +109,8 @@ def test_what_vllm_does_not_read_is_not_read(config: Path, tmp_path: Path) -> No
     assert config_words(["serve", "--config"]) == []
     assert config_words(["serve", "--config", str(tmp_path / "gone.yaml")]) == []
     assert config_words(["serve", "--config", str(tmp_path)]) == []
+    os.mkfifo(tmp_path / "pipe.yaml")  # opening one waits for ever
+    assert config_words(["serve", "--config", str(tmp_path / "pipe.yaml")]) == []
     other = config.rename(tmp_path / "server.json")
     assert config_words(["serve", "--config", str(other)]) == []
 

@@ -11,7 +11,7 @@ import msgspec
 
 from wstrace.errors import WstraceError
 from wstrace.trace.cleaning import cleaned
-from wstrace.trace.reader import RUN_FILE, SUFFIX, UNDECODABLE, RunFile, read_run
+from wstrace.trace.reader import RUN_FILE, UNDECODABLE, RunFile, read_run, trace_files
 from wstrace.trace.records import AnyRecord, Header, Record
 
 _decode: Final = msgspec.json.Decoder(AnyRecord).decode
@@ -64,7 +64,7 @@ class FolderTail:
 
     def read(self) -> Iterator[tuple[Path, Record]]:
         """New records by file, header first."""
-        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+        for path in trace_files(self.folder):
             tail = self.tails.setdefault(path, FileTail(path))
             for record in tail.read():
                 if isinstance(record, Header):
