@@ -235,5 +235,5 @@ def order_notes(workers: Sequence[Worker]) -> list[str]:
 
 
 def _ordered(first: str, second: str) -> str:
-    """Two callers; one that asks on two streams (eager steps and a capture do) is named once."""
+    """Two callers; one that asks on two streams (eager, capturing) is named once."""
     return f"{first} before {second}" if first != second else f"{first} on both"
