@@ -9,27 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.unit.recorder.tensors import Tensor
 from wstrace.recorder.hooks import growth
 from wstrace.recorder.settings import GrowthPolicy, Settings
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import workspace
 from wstrace.trace.records import Slot
-
-
-class Tensor:
-    """As much of a tensor as an arena needs."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def numel(self) -> int:
-        return self.size
-
-    def element_size(self) -> int:
-        return 1
-
-    def data_ptr(self) -> int:
-        return id(self)
 
 
 class Manager(SimpleNamespace):

@@ -8,27 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.unit.recorder.tensors import Tensor
 from wstrace.recorder.hooks import views as views_module
 from wstrace.recorder.hooks.views import Views
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
 from wstrace.trace.records import Record, Slot, View
-
-
-class Tensor:
-    """A view or an arena."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def numel(self) -> int:
-        return self.size
-
-    def element_size(self) -> int:
-        return 1
-
-    def data_ptr(self) -> int:
-        return id(self)
 
 
 class Rig:
