@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _SIZE: Final = r"(\d[\d,]*(?:\.\d+)? ?(?:[KMGT]i?B|bytes)\b)"
 _BELOW: Final = 5  # lines of a list of facts
 _TITLES: Final = 12  # rows above a row of a table
+_LONGEST: Final = 1 << 16  # characters: nobody's own words are longer
 _SHORT: Final = 160  # characters of a line in it
 _ABOVE: Final = 500  # characters of the lines above it
 # matches: 'the locked workspace'
@@ -74,7 +75,9 @@ _WORD: Final = re.compile(r"\b[A-Za-z_]\w*_\w+\b")
 def retold_of(squeezed: Squeezed, stream: str, said: Set[int]) -> Iterator[tuple[int, Refusal]]:
     """Such lines, but for those whose index is in `said`: vLLM's message stands there."""
     for index, line in enumerate(squeezed.lines):
-        if index in said or ("lock" not in line.text.lower() and ".py:" not in line.text):
+        if index in said or len(line.text) > _LONGEST:
+            continue
+        if "lock" not in line.text.lower() and ".py:" not in line.text:
             continue
         text = line.text if line.label else _around(squeezed.lines, index, said)
         text = _KEYED.sub(_with_unit, text)
