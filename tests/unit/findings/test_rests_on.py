@@ -6,7 +6,6 @@ import ast
 import io
 import json
 import re
-import shlex
 from datetime import date
 from html import unescape
 from pathlib import Path
@@ -27,7 +26,6 @@ from tests.unit.findings.build import (
 )
 from tests.unit.findings.states import (
     CLEAN,
-    RESERVED,
     SAMPLES,
     STATES,
     State,
@@ -59,7 +57,7 @@ from wstrace.report.html import render
 from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
-from wstrace.report.verdict import AGAIN, FIX, next_commands, sentence, verdict_lines
+from wstrace.report.verdict import FIX, next_commands, sentence, verdict_lines
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import (
     Counts,
@@ -432,82 +430,6 @@ def test_every_row_of_the_documented_table_is_made_here(tmp_path: Path) -> None:
             missing += [] if re.search(row_pattern(said), told) else [said]
     assert len(rows) >= 18
     assert missing == []
-
-
-NEXT = {
-    "killed": FIX + "   (this trace does not show",
-    "disk full": AGAIN + "   (this trace does not show",
-    "lived on": FIX + "   (this trace does not show",
-    "quiet": "wstrace report TRACE",
-    "no worker": FIX + "   (once what ended it with exit code 1",
-    "never attached": "wstrace doctor",
-    "start raised": AGAIN + "   (once what stopped the start",
-    "locked anew without its reserve": "wstrace explain WS101   (the reserve made 2.00 MiB, "
-    "and the slot was locked anew at 1.00 MiB)",
-    "unlocked for good": "wstrace reserve TRACE",
-    "reserved and unlocked for good": "wstrace gate TRACE --allow-unlocked",
-    "refused": f"{FIX}   (finds the rest, tries the reserve)",
-    "survived": "wstrace reserve TRACE",
-}
-
-
-@pytest.mark.parametrize("name", NEXT)
-def test_next_is_what_helps_in_this_state(name: str, tmp_path: Path) -> None:
-    run = STATES[name].make(tmp_path / "t")
-    assert next_commands(run, "TRACE")[0].startswith(NEXT[name])
-
-
-@pytest.mark.parametrize("sample", ["demo-crash", "demo-grow"])
-def test_the_reserve_that_next_names_is_made_by_that_command(
-    sample: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    register_commands()
-    commands = next_commands(load_run(SAMPLES / sample), str(SAMPLES / sample))
-    (reserve,) = [line.partition("   (")[0] for line in commands if " reserve /" in line]
-    assert CliRunner().invoke(app, shlex.split(reserve)[1:]).exit_code == 0
-    assert (tmp_path / "reserve.yaml").stat().st_size > 0
-
-
-@pytest.mark.parametrize(
-    ("command", "named"),
-    [
-        (["vllm", "serve"], "wstrace fix --merge 'my reserve.yaml' -- YOUR COMMAND"),
-        (
-            ["python"],
-            "wstrace run --on-growth grow --reserve 'my reserve.yaml' -- YOUR COMMAND",
-        ),
-    ],
-)
-def test_next_keeps_the_sites_of_the_reserve_that_the_run_had(
-    command: list[str], named: str
-) -> None:
-    """A reserve only grows; and the run died of more than its arena had at either lock."""
-    refused = ask(MOE, 3 << 20, "serving", 1 << 21), failure("arena")
-    run = session(process(*RESERVED, *locked(1 << 21), *refused))
-    assert run.trace.meta is not None
-    run.trace.meta.command, run.trace.meta.reserve = command, "my reserve.yaml"
-    assert next_commands(run, "TRACE")[0].partition("   (")[0] == named
-
-
-def test_the_trace_that_next_names_is_typed_as_a_shell_reads_it(tmp_path: Path) -> None:
-    folder = tmp_path / "a b; c"
-    written(load_run(SAMPLES / "demo-grow"), folder)
-    lines = [line for line in verdict_lines(load_run(folder), folder) if " reserve " in line]
-    (line,) = [line for line in lines if "--reserve" not in line]
-    assert str(folder) in shlex.split(line.partition("   (")[0])
-
-
-def test_a_refusal_that_no_reserve_covers_leads_to_its_page() -> None:
-    kept = Failure(kind="layer", site=MOE.id, slot=Slot(), phase="serving", survived=True)
-    (told, *_) = next_commands(session(process(*CLEAN, kept)), "TRACE")
-    assert told.startswith("wstrace explain WS106")
-
-
-def test_a_server_that_was_asked_nothing_is_to_be_exercised() -> None:
-    idle = process(*CLEAN[:-2], Counts(step=3, steps_real=0), End())
-    (told,) = next_commands(session(idle), "TRACE")
-    assert "wstrace exercise" in told
 
 
 def test_export_asks_which_run_of_a_folder(tmp_path: Path) -> None:
