@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,8 @@ from wstrace.errors import WstraceError
 
 TABLES: Final = ROOT / "sample_traces" / "gpu-tables"
 FACTS: Final = ("vllm", "torch", "triton", "wstrace", "python", "gpus")
+# matches: the "/opt/torch/bin/" of "Command '['/opt/torch/bin/python3', '-P']' timed out"
+FOLDERS: Final = re.compile(r"(?<![\w/.])/(?:[\w.+-]+/)+")
 NEVER_LOCKS: Final = ("b", "e", "h-prefix")
 GATE: Final = (sys.executable, "-m", "wstrace.cli.app", "gate")
 
@@ -56,7 +59,7 @@ def keep(result: Path) -> None:
     payload = {
         "facts": {name: setting[name] for name in FACTS if name in setting},
         "claims": [asdict(claim) for claim in claims],
-        "not_run": told,
+        "not_run": [FOLDERS.sub("", line) for line in told],
     }
     TABLES.mkdir(parents=True, exist_ok=True)
     name = result.resolve().name

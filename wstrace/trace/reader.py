@@ -212,8 +212,8 @@ def trace_files(folder: Path) -> list[Path]:
 
 
 def _is_special(file: Path) -> bool:
-    """A pipe, a device or a folder; a link to nothing is an error for whoever opens it."""
-    return file.exists() and not file.is_file()
+    """A pipe or a device; a folder and a link to nothing are errors for whoever opens them."""
+    return file.exists() and not file.is_file() and not file.is_dir()
 
 
 def _special(folder: Path) -> list[str]:

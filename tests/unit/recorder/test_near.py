@@ -53,7 +53,8 @@ def live_of(manager: Manager, share: float = 0.9) -> tuple[Live, list[Any]]:
 
 
 @pytest.mark.parametrize(
-    ("text", "share"), [("0.9", 0.9), ("1", 1.0), ("", None), ("90%", None)]
+    ("text", "share"),
+    [("0.9", 0.9), ("1", 1.0), ("90%", 0.9), ("", None), ("nine tenths", None)],
 )
 def test_the_setting(text: str, share: float | None) -> None:
     assert read_settings({"WSTRACE_WARN_AT": text}).warn_at == share

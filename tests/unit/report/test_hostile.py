@@ -176,8 +176,11 @@ def test_no_cell_of_a_table_is_a_formula(planted: Path, answer: Callable[..., st
         assert not re.match(r"[=+@\t\r]|-(?!\d)", cell), cell
 
 
-def test_no_label_becomes_a_metric(planted: Path, answer: Callable[..., str]) -> None:
-    text = answer("export", planted, "--format", "prometheus")
+def test_no_label_becomes_a_metric(
+    planted: Path, answer: Callable[..., str], tmp_path: Path
+) -> None:
+    is_inert(answer("export", planted, "--format", "prometheus", "-o", tmp_path / "metrics"))
+    text = (tmp_path / "metrics").read_text()
     is_inert(text)
     names = {family.name for family in text_string_to_metric_families(text)}
     assert names
