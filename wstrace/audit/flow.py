@@ -1,15 +1,14 @@
-"""The conditions under which a line runs: ifs around it, and early ends before it."""
+"""What a condition says: of the attention metadata, of the lock, of a parameter."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
-from wstrace.slicer.effects import terminates
-from wstrace.slicer.syntax import Block, FunctionSource
+from wstrace.audit.guards import FlowGuard
+from wstrace.slicer.syntax import FunctionSource, parameters
 
 Metadata = Literal["absent", "present"]
 
@@ -22,91 +21,93 @@ _PART: Final = re.compile(r"(prefill|decode|chunk\w*|context)_metadata$")
 # matches: "is_profile_run"
 _PROFILING: Final = re.compile(r"^(is_|in_)?(profil\w*|dummy\w*)(_run)?$")
 
-
-@dataclass(frozen=True)
-class FlowGuard:
-    """A condition that is `holds` where the line runs.
-
-    `fatal`: where it does not hold the function raises, so that the line is not just left out.
-    `loop`: the test is what a `for` goes over, which must have an item.
-    """
-
-    test: ast.expr
-    holds: bool
-    line: int
-    fatal: bool = False
-    loop: bool = False
-
-    @property
-    def text(self) -> str:
-        """The condition as it must hold, in the source's words."""
-        if self.loop:
-            return f"{ast.unparse(self.test)} has an item"
-        return ast.unparse(self.test) if self.holds else f"not ({ast.unparse(self.test)})"
+# matches: "vllm_config.parallel_config.rank"
+_HELD_BY: Final = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])")
 
 
-def guards(source: FunctionSource, node: ast.AST) -> list[FlowGuard]:
-    """The conditions between the function's start and `node`, innermost first."""
-    found = list(_inside_expression(source, node))
-    point = source.places[id(node)]
-    while True:
-        found += _before(point.block, point.index)
-        enclosing = source.outer.get(id(point.block))
-        if enclosing is None:
-            return found
-        owner = enclosing.owner
-        if isinstance(owner, ast.If) and enclosing.field in ("body", "orelse"):
-            found.append(FlowGuard(owner.test, enclosing.field == "body", owner.lineno))
-        elif isinstance(owner, ast.While) and enclosing.field == "body":
-            found.append(FlowGuard(owner.test, True, owner.lineno))
-        elif isinstance(owner, ast.For | ast.AsyncFor) and enclosing.field == "body":
-            found.append(FlowGuard(owner.iter, True, owner.lineno, loop=True))
-        point = enclosing.point
+def plain(test: ast.expr, holds: bool) -> str:
+    """A condition in one spelling, whoever holds its names: `self.x` and `layer.x` are x."""
+    text = _HELD_BY.sub("", ast.unparse(test))
+    return text if holds else f"not ({text})"
 
 
-def _inside_expression(source: FunctionSource, node: ast.AST) -> Iterator[FlowGuard]:
-    """`request() if test else other`, in the statement that holds the node."""
-    point = source.places[id(node)]
-    for outer in ast.walk(point.block[point.index]):
-        if isinstance(outer, ast.IfExp):
-            for part, holds in ((outer.body, True), (outer.orelse, False)):
-                if any(n is node for n in ast.walk(part)):
-                    yield FlowGuard(outer.test, holds, outer.lineno)
+def decided(
+    source: FunctionSource,
+    node: ast.AST,
+    side: bool,
+    caller: bool,
+    followed: Sequence[FunctionSource] = (),
+) -> Iterator[tuple[str, bool]]:
+    """The condition of a slice that stands at `node` in one spelling, and whether it holds on
+    this side of it: as it is written, with the function's names written out, and as a call in
+    `followed` gives its parameter."""
+    if isinstance(node, ast.ExceptHandler):
+        yield f"{ast.unparse(node.type) if node.type else 'Exception'} is raised", not side
+    elif caller:
+        place = f"{getattr(node, 'lineno', 0)}:{getattr(node, 'col_offset', 0)}"
+        yield f"{CALLED}{place} of {source.file}", side
+    else:
+        test = node.test if isinstance(node, ast.If | ast.IfExp) else node
+        assert isinstance(test, ast.expr)
+        yield _positive(test, side)
+        written = expanded(source, test)
+        yield _positive(written, side)
+        given = _given(source, written, followed) if isinstance(written, ast.Name) else None
+        if given is not None:
+            yield _positive(given, side)
 
 
-def _before(block: Block, index: int) -> Iterator[FlowGuard]:
-    """What earlier statements of a block leave true: an end in one arm, or an assertion."""
-    for statement in block[:index]:
-        if isinstance(statement, ast.If):
-            if terminates(statement.body):
-                fatal = _raises(statement.body)
-                yield FlowGuard(statement.test, False, statement.lineno, fatal)
-            elif statement.orelse and terminates(statement.orelse):
-                fatal = _raises(statement.orelse)
-                yield FlowGuard(statement.test, True, statement.lineno, fatal)
-        elif isinstance(statement, ast.Assert):
-            yield FlowGuard(statement.test, True, statement.lineno, fatal=True)
+def _given(
+    source: FunctionSource, name: ast.Name, followed: Sequence[FunctionSource]
+) -> ast.expr | None:
+    """What the one call of a followed function gives for its parameter."""
+    own = [a for a in parameters(source.node) if a not in ("self", "cls")]
+    if name.id not in own or source.bindings(name.id) != 1 or not source.name:
+        return None
+    calls = [
+        (caller, n)
+        for caller in followed
+        for n in ast.walk(caller.node)
+        if isinstance(n, ast.Call) and ast.unparse(n.func).rpartition(".")[2] == source.name
+    ]
+    if len(calls) != 1:
+        return None
+    caller, call = calls[0]
+    given = dict(zip(own, call.args, strict=False)) | {k.arg: k.value for k in call.keywords}
+    value = given.get(name.id)
+    return None if value is None else expanded(caller, value)
 
 
-def _raises(block: Block) -> bool:
-    return isinstance(block[-1], ast.Raise)
+def _positive(written: ast.expr, side: bool) -> tuple[str, bool]:
+    """A condition without a not, and the side on which that holds."""
+    while isinstance(written, ast.UnaryOp) and isinstance(written.op, ast.Not):
+        written, side = written.operand, not side
+    if isinstance(written, ast.Compare) and len(written.ops) == 1:
+        positive = _POSITIVE.get(type(written.ops[0]))
+        if positive is not None:
+            written, side = (
+                ast.Compare(written.left, [positive()], written.comparators),
+                not side,
+            )
+    return plain(written, True), side
 
 
-def dead(source: FunctionSource, node: ast.AST) -> bool:
-    """Whether an earlier statement ends every run before `node`: it stands behind a return."""
-    point = source.places[id(node)]
-    while True:
-        if terminates(point.block[: point.index]):
-            return True
-        enclosing = source.outer.get(id(point.block))
-        if enclosing is None:
-            return False
-        point = enclosing.point
+CALLED: Final = "called at "
+_POSITIVE: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.IsNot: ast.Is,
+    ast.NotEq: ast.Eq,
+    ast.NotIn: ast.In,
+    ast.LtE: ast.Gt,
+    ast.GtE: ast.Lt,
+}
 
 
 def parts(source: FunctionSource, guard: FlowGuard) -> Iterator[tuple[ast.expr, bool]]:
     """Each condition that a guard needs, alone, and whether it must hold; names that the
     function assigns once are written out."""
+    if not guard.plain:
+        yield guard.test, guard.holds
+        return
     todo = [(expanded(source, guard.test), guard.holds)]
     narrowed: set[str] = set()
     while todo:
@@ -181,7 +182,7 @@ def assigned_once(source: FunctionSource, name: str) -> ast.expr | None:
 
 def metadata(guard: FlowGuard, source: FunctionSource) -> Metadata | None:
     """What a condition says of the attention metadata, which a profile run has not."""
-    return _said(expanded(source, guard.test), guard.holds)
+    return _said(expanded(source, guard.test), guard.holds) if guard.plain else None
 
 
 def _said(test: ast.expr, holds: bool) -> Metadata | None:
@@ -223,8 +224,32 @@ def _is_metadata(node: ast.expr) -> bool:
     return bool(_METADATA.search(text)) and not _PART.search(text)
 
 
+# vLLM 0.13.0 to 0.33.0: how layers count the tokens of a step.
+# matches: "hidden_states.shape[0]"
+_TOKENS: Final = re.compile(r"(\.shape\[0\]|\.size\(0\)|\bnum_(\w+_)?tokens|\bnum_rows|^M)$")
+
+
+def few_tokens(source: FunctionSource, guard: FlowGuard) -> bool:
+    """Whether a line runs only in a step that has few tokens: the profile run has the most."""
+    if not guard.plain:
+        return False
+    for test, holds in parts(source, guard):
+        if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
+            continue
+        sides = [ast.unparse(expanded(source, n)) for n in (test.left, test.comparators[0])]
+        counted = [bool(_TOKENS.search(s)) and "max" not in s for s in sides]
+        below = isinstance(test.ops[0], ast.Lt | ast.LtE)
+        above = isinstance(test.ops[0], ast.Gt | ast.GtE)
+        left, right = counted
+        if left != right and (below or above) and "max_num" not in "".join(sides):
+            return (below == left) == holds
+    return False
+
+
 def unlocked(guard: FlowGuard) -> bool:
     """Whether the line runs only while the workspace is not locked."""
+    if not guard.plain:
+        return False
     test, holds = guard.test, guard.holds
     parts = [test]
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and holds:
@@ -245,7 +270,7 @@ def _not_locked(test: ast.expr, holds: bool) -> bool:
 def parameter_absent(guard: FlowGuard, source: FunctionSource) -> str:
     """The parameter that must be None where the line runs, or ''."""
     test, holds = guard.test, guard.holds
-    if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
+    if not (guard.plain and isinstance(test, ast.Compare) and len(test.ops) == 1):
         return ""
     right = test.comparators[0]
     if not (isinstance(right, ast.Constant) and right.value is None):

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from wstrace.audit.deployment import Deployment
-from wstrace.audit.flow import FlowGuard, guards
+from wstrace.audit.guards import FlowGuard, guards
 from wstrace.audit.reaching import Phases
 from wstrace.audit.related import Placed, Relations
 from wstrace.audit.sample_configs import canonical
@@ -100,7 +100,7 @@ class Loading:
 
     def holds(self, guard: FlowGuard) -> bool | None:
         """Whether a condition holds, where the config's numbers tell."""
-        found = self.truth(guard.test)
+        found = self.truth(guard.test) if guard.plain else None
         return None if found is None else found == guard.holds
 
     def truth(self, test: ast.expr) -> bool | None:

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_, or_
 from typing import Final, Literal
 
 from wstrace.audit.call_sites import CallSite
-from wstrace.audit.covering import Covered, Sized, by_rule, covers, floor_equals_ceiling, sized
-from wstrace.audit.flow import FlowGuard, expanded, guards, metadata, parts, unlocked
-from wstrace.audit.reaching import BEFORE_LOCK, Phase, WayIn
+from wstrace.audit.covering import (
+    Covered,
+    Sized,
+    by_rule,
+    covers,
+    floor_equals_ceiling,
+    largest_in_profile,
+    sized,
+    widest,
+)
+from wstrace.audit.flow import few_tokens, parts, plain
+from wstrace.audit.gates import calls_super, gates, left_out, on_ways, open_gate, thresholds
+from wstrace.audit.guards import guards
+from wstrace.audit.reaching import BEFORE_LOCK, Phase, Phases, Reference, WayIn
 from wstrace.audit.related import LOOSE, Placed, Relations
-from wstrace.audit.request_roles import near_phases, role_of
+from wstrace.audit.request_roles import near_phases
+from wstrace.audit.shown_rules import digest_of, shown_for
 from wstrace.expr import tree
 from wstrace.expr.expression import parse
+from wstrace.expr.tree import Node
 from wstrace.known_sites.known import match as known_site
-from wstrace.slicer.static import AskedSpecs, Project, asked
-from wstrace.slicer.syntax import FunctionSource
+from wstrace.slicer.static import AskedSpecs, CallPlace, ClassRef, Project, asked
+from wstrace.slicer.syntax import FunctionSource, parameters
 
+DEPTH: Final = 3
+MANY_CALLS: Final = 8
 Match = Literal["full", "self", "partial", "incidental", "none", "na"]
-
-# vLLM 0.13.0 to 0.33.0: settings of the scheduler and the cache that change which steps there
-# are. A reservation behind one of them is missing where it is off.
-# matches: "scheduler_config.enable_chunked_prefill"
-_OF_THE_SCHEDULER: Final = re.compile(
-    r"scheduler_config\.\w+|enable_chunked_prefill|enable_prefix_caching|speculative_config"
-    r"|max_num_batched_tokens"
-)
-# matches: "vllm_config.parallel_config.rank"
-_HELD_BY: Final = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])")
-
 
 _DRAFTS_ONLY: Final = (
     "nothing is reserved, and only a step with draft tokens passes here, which warm-up does not"
@@ -57,6 +63,7 @@ class Matched:
 class Matcher:
     """Compares the serving requests of one release with its reservations.
 
+    `ruled` gathers the rules that were looked up, with the digest of the request's code.
     `warms_steps`: whether the release makes real steps before the lock, in its default runner.
     """
 
@@ -65,8 +72,11 @@ class Matcher:
     reservations: Sequence[Placed]
     version: str | None
     warms_steps: bool
+    phases: Phases
     _sized: dict[int, Sized] = field(default_factory=dict)
+    _always: dict[int, frozenset[str]] = field(default_factory=dict)
     asked: dict[int, AskedSpecs] = field(default_factory=dict)
+    ruled: list[tuple[str, str]] = field(default_factory=list)
 
     def size(self, site: CallSite) -> Sized:
         """What a request asks for, in one spelling of names."""
@@ -115,11 +125,15 @@ class Matcher:
         if rank >= LOOSE:
             if not self.has_specs(serving.site, reserved.site):
                 return None
-            return Matched("full", f"{reserved.site.enclosing} reserves the same spec", by)
+            gate = self.missing_gate(serving, reserved) or self.left_out(serving, reserved)
+            says = f"{reserved.site.enclosing} reserves the same spec"
+            if gate:
+                return Matched("partial", f"{says}, but only where {gate}", by, condition=gate)
+            return Matched("full", says, by)
         held = self.reserved_size(reserved)
-        found = self.enough(serving.site, held)
+        found = self.enough(serving, reserved.site, held)
         where = f"{reserved.site.enclosing} reserves"
-        gate = self.missing_gate(serving, reserved) or own_condition(serving, reserved)
+        gate = self.missing_gate(serving, reserved) or self.left_out(serving, reserved)
         if found.kind == "covered" and gate:
             reason = f"{where} enough, but only where {gate}"
             return Matched("partial", reason, by, condition=gate)
@@ -135,24 +149,42 @@ class Matcher:
         why = f"what {reserved.site.enclosing} reserves was not made for it"
         return Matched("none", why, example=found.example)
 
-    def enough(self, site: CallSite, held: Sized) -> Covered:
-        """By the sources of both: the reservation's is always sliced. The worst case of a known
-        site stands only for a request that the slicer cannot follow. Where it says that the
+    def enough(self, serving: Placed, reserved: CallSite, held: Sized) -> Covered:
+        """By the sources of both. The worst case of a known site's rule stands in for a request
+        only where the code of both is what the rule was held against. Where it says that the
         rows are requests, a step of decodes has no more tokens than requests."""
-        asks = self.size(site)
-        found = covers(held, asks)
+        site = serving.site
+        asks, known = self.size(site), self.known(serving)
+        found = covers(held, asks, known=known)
         rule = known_site(site.file, site.enclosing, self.version)
         if rule is None or held.open or found.kind == "covered":
             return found
         if not asks.open:
             named = tree.names(parse(rule.formula).root)
             by_requests = "max_num_seqs" in named and "max_num_batched_tokens" not in named
-            return covers(held, asks, rows="max_num_seqs") if by_requests else found
-        ruled = covers(held, by_rule(rule.formula))
-        if ruled.kind == "covered":
-            stopped = f"the request could not be followed ({found.why})"
-            return replace(ruled, why=f"{ruled.why}, by the rule {rule.id}: {stopped}")
-        return found
+            if by_requests:
+                fewer = covers(held, asks, "max_num_seqs", known)
+                shown = fewer.kind == "covered" and self.shown(rule.id, site, reserved)
+                return fewer if shown else found
+        ruled = covers(widest(held), by_rule(rule.formula))
+        if ruled.kind != "covered":
+            return found
+        stopped = f"the request could not be followed ({found.why})"
+        if not self.shown(rule.id, site, reserved):
+            other = f"{stopped}, and its code is not what {rule.id} was shown for"
+            return replace(found, why=other) if asks.open else found
+        by_it = f"by the rule {rule.id}, which was shown for this code"
+        if not asks.open:
+            return replace(ruled, why=f"{ruled.why}, {by_it}")
+        return replace(ruled, why=f"{ruled.why}, {by_it}: {stopped}")
+
+    def shown(self, rule: str, site: CallSite, reserved: CallSite) -> bool:
+        """Whether the rule was held against the code that this request and its reservation have
+        here."""
+        both = (self.specs(site), self.specs(reserved))
+        digest = digest_of(both, self.project)
+        self.ruled.append((rule, digest))
+        return shown_for(rule, digest)
 
     def corresponds(self, site: CallSite, reserved: CallSite) -> bool:
         """Whether a reservation has the shapes of a request: as many specs of as many
@@ -165,10 +197,15 @@ class Matcher:
     def has_specs(self, site: CallSite, reserved: CallSite) -> bool:
         """Whether each spec of a request is one of the reserved specs."""
         wanted, held = self.specs(site), self.specs(reserved)
-        ours = [s for p in wanted.pieces for way in p.ways for s in way]
-        theirs = {s.bytes for p in held.pieces for way in p.ways for s in way}
-        known = ours and not wanted.stopped and not wanted.leaves
-        return bool(known) and all(s.bytes in theirs for s in ours)
+        if wanted.stopped or wanted.leaves or not all(p.ways for p in wanted.pieces):
+            return False
+        ours, theirs = Counter[Node](), Counter[Node]()
+        for piece in wanted.pieces:  # the most of any way, against what every way has
+            ours += reduce(or_, (Counter(s.bytes for s in way) for way in piece.ways))
+        for piece in held.pieces:
+            ways = [Counter(s.bytes for s in way) for way in piece.ways]
+            theirs += reduce(and_, ways) if ways else Counter()
+        return bool(ours) and ours <= theirs
 
     def ranks(self, site: CallSite) -> list[tuple[int, ...]]:
         """The number of dimensions of each spec, for each way that conditions go."""
@@ -181,19 +218,17 @@ class Matcher:
 
     def missing_gate(self, serving: Placed, reserved: Placed) -> str:
         """A setting of the scheduler that the reservation needs and the request does not."""
-        needed, has = _gates(reserved.ways), _gates(serving.ways)
-        conditions = " ".join(g.text for way in serving.ways for _, g in way.guards)
-        return next((g for g in needed if g not in has and not _open_gate(g, conditions)), "")
+        needed, has = gates(reserved.ways), gates(serving.ways)
+        compared = thresholds(g.test for way in serving.ways for _, g in way.guards)
+        return next((g for g in needed if g not in has and not open_gate(g, compared)), "")
 
     def without(self, placed: Placed) -> Matched:
         """The verdict where no reservation is meant for it."""
-        phases = {way.phase for way in placed.ways}
         near = near_phases(placed.site, placed.ways)
-        if role_of(placed.site, placed.ways) == "helper" and self.same_calls(placed):
-            return Matched("full", "the profile branch calls it with the same arguments")
-        passes = phases & {Phase.ANY, Phase.PROFILE}
-        anywhere = phases == {Phase.ANY} or (bool(passes) and self.fixed(placed.site))
-        if near & BEFORE_LOCK or anywhere or self.unconditional(placed):
+        called = self.by_calls(placed) if near & BEFORE_LOCK else None
+        if called is not None:
+            return called
+        if self.profiled(placed, near):
             return Matched(
                 "self", "the profile run passes here, with the largest step it makes"
             )
@@ -205,6 +240,90 @@ class Matcher:
             return Matched("incidental", _BY_LUCK)
         return Matched("none", "nothing is reserved, and no step runs before the lock")
 
+    def left_out(self, serving: Placed, reserved: Placed) -> str:
+        """A condition, or a class, for which the reservation is not made."""
+        place = serving.site.place
+        more = sorted(self.always(place.source, place.module, DEPTH))
+        shared = on_ways(serving)
+        found = left_out(shared, serving, reserved, more)
+        return found or self.without_subclass(serving, reserved)
+
+    def known(self, serving: Placed) -> frozenset[tuple[str, bool]]:
+        """Conditions that hold wherever the request is made, with their side."""
+        place = serving.site.place
+        own = reduce(and_, on_ways(serving))
+        texts = own | self.always(place.source, place.module, DEPTH)
+        return frozenset(
+            (t.removeprefix("not (").removesuffix(")"), False)
+            if t.startswith("not (")
+            else (t, True)
+            for t in texts
+        )
+
+    def without_subclass(self, serving: Placed, reserved: Placed) -> str:
+        """A class below that replaces a method on the way to the reservation, without calling
+        it, where it makes the request still."""
+        for way in reserved.ways:
+            for module, name in zip(way.modules, way.functions, strict=False):
+                owner, _, method = name.rpartition(".")
+                cls = self.project.lookup(module, owner) if owner else None
+                if not isinstance(cls, ClassRef):
+                    continue
+                for below in self.project.subclasses(cls):
+                    own = self.project.own_member(below, method)
+                    if own is None or calls_super(own.node, cls.name, method):
+                        continue
+                    if self.serves(below, serving) and not self.reserves(below, serving):
+                        return f"the class is not {below.name}, whose {method} does not reserve"
+        return ""
+
+    def serves(self, cls: ClassRef, serving: Placed) -> bool:
+        """Whether a class, or one that a backend names with it, inherits the request."""
+        owner = self.relations.owner(serving.site)
+        name = serving.site.place.source.name
+        if owner is None:
+            return False
+        for each in (cls, *self.relations.partners(cls)):
+            inherits = owner in self.project.bases(each)
+            member = self.project.member(each, name) if inherits else None
+            if member is not None and member.node is serving.site.place.source.node:
+                return True
+        return False
+
+    def reserves(self, cls: ClassRef, serving: Placed) -> bool:
+        """Whether a class has a reservation of its own that is enough."""
+        for reserved in self.reservations:
+            inside = any(n.startswith(f"{cls.name}.") for _, n in reserved.functions)
+            enough = inside and self.enough(
+                serving, reserved.site, self.reserved_size(reserved)
+            )
+            if enough and enough.kind == "covered":
+                return True
+        return False
+
+    def always(
+        self,
+        source: FunctionSource,
+        module: str,
+        depth: int,
+        seen: frozenset[int] = frozenset(),
+    ) -> frozenset[str]:
+        """Conditions that every call of a function is under, those of its callers included."""
+        if depth == 0 or id(source.node) in seen or self.phases.common(source):
+            return frozenset()
+        key = id(source.node)
+        if key not in self._always:
+            uses = self.phases.uses(source, module)
+            each = [
+                frozenset(
+                    plain(t, h) for g in guards(u.source, u.node) for t, h in parts(u.source, g)
+                )
+                | self.always(u.source, u.module, depth - 1, seen | {key})
+                for u in (uses if len(uses) <= MANY_CALLS else ())
+            ]
+            self._always[key] = reduce(and_, each) if each else frozenset()
+        return self._always[key]
+
     def unconditional(self, placed: Placed) -> bool:
         """Whether a function that is given metadata calls it before looking at that."""
         return any(
@@ -212,15 +331,54 @@ class Matcher:
             for way in placed.ways
         )
 
-    def same_calls(self, placed: Placed) -> bool:
-        """Whether each call of a helper in a step has the arguments of one before the lock."""
-        calls: dict[bool, set[str]] = {True: set(), False: set()}
-        for way in placed.ways:
-            if way.call is not None:
-                arguments = [*way.call.args, *(k.value for k in way.call.keywords)]
-                told = ", ".join(ast.unparse(a) for a in arguments)
-                calls[way.phase in BEFORE_LOCK].add(told)
-        return bool(calls[False]) and calls[False] <= calls[True]
+    def profiled(self, placed: Placed, near: set[Phase]) -> bool:
+        """Whether the profile run makes the largest request itself."""
+        size = self.size(placed.site)
+        if not placed.site.persistent and not largest_in_profile(size):
+            return False
+        ways = [w for w in placed.ways if not any(few_tokens(s, g) for s, g in w.guards)]
+        phases = {way.phase for way in ways}
+        passes = phases & {Phase.ANY, Phase.PROFILE}
+        anywhere = phases == {Phase.ANY} or (bool(passes) and self.fixed(placed.site))
+        return bool(near & BEFORE_LOCK) or anywhere or self.unconditional(placed)
+
+    def by_calls(self, placed: Placed) -> Matched | None:
+        """Of a function that the profile branch and a step both call: whether each call of a
+        step asks for no more than one before the lock; None where calls do not tell."""
+        early = [w for w in placed.ways if w.called and w.phase in BEFORE_LOCK and not w.late]
+        steps = [w for w in placed.ways if w.called and w.phase not in BEFORE_LOCK]
+        if placed.site.persistent or not early or not steps:
+            return None
+        gate = self.left_out(
+            replace(placed, ways=tuple(steps)), replace(placed, ways=tuple(early))
+        )
+        worst: Matched | None = None
+        for step in steps:
+            each = [self.call_covers(placed.site, first, step) for first in early]
+            best = min(each, key=lambda found: _KINDS.index(found.kind))
+            if best.kind == "covered" and not gate:
+                continue
+            why = f"the profile branch calls it too; {best.why}"
+            if best.kind == "covered":
+                why = f"the profile branch calls it too, but only where {gate}"
+            worst = worst or Matched("partial", why, (), gate or best.example, best.example)
+        return worst or Matched("full", "the profile branch asks for as much by it")
+
+    def call_covers(self, site: CallSite, early: WayIn, step: WayIn) -> Covered:
+        """One call before the lock against one of a step."""
+        assert early.called is not None
+        assert step.called is not None
+        if _told(early.called) == _told(step.called):
+            return Covered("covered", "the same arguments")
+        held, asks = (self.called_size(site, way.called) for way in (early, step))
+        return covers(held, asks)
+
+    def called_size(self, site: CallSite, called: Reference | None) -> Sized:
+        """What a request asks for where one place calls its function."""
+        assert called is not None
+        assert called.call is not None
+        place = CallPlace(called.source, called.module, called.call)
+        return sized(asked(self.project, site.place, site.args, place))
 
     def fixed(self, site: CallSite) -> bool:
         """Whether its bytes are the same in every step: those of the config alone."""
@@ -229,6 +387,23 @@ class Matcher:
             rule = known_site(site.file, site.enclosing, self.version)
             return rule is not None and not rule.drivers
         return size.fixed or floor_equals_ceiling(size)
+
+
+_KINDS: Final = ("covered", "short", "open")
+
+
+def _told(called: Reference) -> tuple[str, ...]:
+    """The arguments of a call in words that mean the same in another: names of the function's
+    own are told apart, unless it binds them once."""
+    assert called.call is not None
+    arguments = [*called.call.args, *(k.value for k in called.call.keywords)]
+    names = {n.id for a in arguments for n in ast.walk(a) if isinstance(n, ast.Name)}
+    own = called.source.locals - set(parameters(called.source.node))
+    marks = [
+        f"{name} of {id(called.source.node if called.source.bindings(name) == 1 else called)}"
+        for name in sorted(names & own)
+    ]
+    return (*(ast.unparse(a) for a in arguments), *marks)
 
 
 def at_of(site: CallSite) -> str:
@@ -245,107 +420,6 @@ def _written_ranks(node: ast.expr) -> tuple[int, ...]:
 def _inside(shape: tuple[int, ...], held: tuple[int, ...]) -> bool:
     """Whether the ranks of a request are those of the reservation, which may have more."""
     return held[: len(shape)] == shape
-
-
-def _gates(ways: Sequence[WayIn]) -> list[str]:
-    """Conditions on the scheduler's settings that lie on every way."""
-    found = [
-        [text for source, guard in way.guards for text in _of_guard(source, guard)]
-        for way in ways
-    ]
-    shared = found[0] if found else []
-    return [text for text in shared if all(text in other for other in found)]
-
-
-def _open_gate(gate: str, conditions: str) -> bool:
-    """Whether a gate is closed only where the request cannot be made: without chunked prefill
-    and prefix caching no request has computed tokens, and a budget below a threshold lets none
-    through that the request itself compares with the same threshold."""
-    test = ast.parse(gate, mode="eval").body
-    whole = isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
-    parts = test.values if isinstance(test, ast.BoolOp) and whole else [test]
-    return all(_open_part(part, conditions) for part in parts)
-
-
-def _open_part(part: ast.expr, conditions: str) -> bool:
-    text = ast.unparse(part)
-    if isinstance(part, ast.BoolOp) and isinstance(part.op, ast.Or):
-        return "enable_chunked_prefill" in text and "enable_prefix_caching" in text
-    if isinstance(part, ast.Compare) and "max_num_batched_tokens" in text:
-        return ast.unparse(part.comparators[0]) in conditions
-    return isinstance(part, ast.Call) and text.endswith("is_workspace_manager_initialized()")
-
-
-def own_condition(serving: Placed, reserved: Placed) -> str:
-    """A condition of the reservation's function that leaves it out where the request is still
-    made, or ''.
-
-    That there is no metadata or no lock yet is the phase's own, and where a condition raises,
-    nothing is served at all.
-    """
-    source, call = reserved.site.place.source, reserved.site.place.call
-    shared = [{_plain(t, h) for s, g in w.guards for t, h in parts(s, g)} for w in serving.ways]
-    conditions = " ".join(g.text for way in serving.ways for _, g in way.guards)
-    asks = {n.id for a in reserved.site.args for n in ast.walk(a) if isinstance(n, ast.Name)}
-    for guard in guards(source, call):
-        if guard.fatal or unlocked(guard):
-            continue
-        for test, holds in parts(source, guard):
-            alone = replace(guard, test=test, holds=holds)
-            if _of_its_phase(source, guard, alone, asks) or _open_part(test, conditions):
-                continue
-            if not all(_plain(test, holds) in each for each in shared):
-                return alone.text
-    return ""
-
-
-def _of_its_phase(
-    source: FunctionSource, guard: FlowGuard, part: FlowGuard, asks: set[str]
-) -> bool:
-    """Whether a part of a guard leaves no reservation out: the phase's own condition, or what
-    only says that there is something to ask for (`if specs: request(*specs)`)."""
-    if guard.loop:
-        return _gives_specs(source, guard, asks)
-    asked = guard.holds and isinstance(guard.test, ast.Name) and guard.test.id in asks
-    return asked or metadata(part, source) is not None or unlocked(part)
-
-
-def _gives_specs(source: FunctionSource, loop: FlowGuard, asks: set[str]) -> bool:
-    """Whether the request asks for the loop's own items: where there is none, nothing is
-    reserved of what the slicer has in its formula."""
-    for node in ast.walk(source.node):
-        if isinstance(node, ast.For) and node.iter is loop.test:
-            targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
-            return bool(targets & asks)
-    return False
-
-
-def _plain(test: ast.expr, holds: bool) -> str:
-    """A condition in one spelling, whoever holds its names: `self.x` and `layer.x` are x."""
-    text = _HELD_BY.sub("", ast.unparse(test))
-    return text if holds else f"not ({text})"
-
-
-def _of_guard(source: FunctionSource, guard: FlowGuard) -> Iterator[str]:
-    """The scheduler's settings that a condition compares, or takes as yes or no."""
-    test, holds = expanded(source, guard.test), guard.holds
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        test, holds = test.operand, not holds
-    parts = test.values if isinstance(test, ast.BoolOp) else [test]
-    plain = [p for p in parts if isinstance(p, ast.Name | ast.Attribute | ast.Compare)]
-    set_by_config = any(_OF_THE_SCHEDULER.search(ast.unparse(part)) for part in plain)
-    if set_by_config and metadata(guard, source) is None:
-        text = ast.unparse(test)
-        yield text if holds else f"not ({text})"
-
-
-def config_gates(condition: str, truth: Callable[[ast.expr], bool | None]) -> bool | None:
-    """Whether a match's condition holds, where it is a setting that `truth` knows."""
-    try:
-        test = ast.parse(condition, mode="eval").body
-    except SyntaxError:
-        return None
-    return truth(test)
 
 
 def _speculative(way: WayIn) -> bool:

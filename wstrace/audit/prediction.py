@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from wstrace.audit.block_sizes import default_block_size
 from wstrace.audit.call_sites import CallSite
 from wstrace.audit.covering import Sized, largest
 from wstrace.audit.deployment import Deployment
+from wstrace.audit.gates import config_gates
 from wstrace.audit.loading import UNKNOWN_LAYER, Loaded, Loading
-from wstrace.audit.matching import at_of, config_gates
+from wstrace.audit.matching import at_of
 from wstrace.audit.related import Placed
 from wstrace.audit.request_roles import SERVING
 from wstrace.audit.whole import AuditedSite, Reading
@@ -28,6 +30,7 @@ from wstrace.vllm.limits import NUMBERS
 # vLLM 0.13.0 to 0.33.0: numbers of config.json that one kind of layer alone has.
 _SPECIAL: Final = ("index_", "compress_ratio", "linear_num")
 _DECODES: Final = frozenset(("num_decode_tokens", "num_decodes", "num_decode_rows"))
+_BLOCK: Final = "block_size"
 Fate = Literal["escapes", "may escape", "fits", "hidden", "unknown", "not loaded"]
 WORST_FIRST: Final[tuple[Fate, ...]] = (
     "escapes",
@@ -184,6 +187,21 @@ def _outcome(
 
 
 def needed_by(site: CallSite, read: Reading, deployment: Deployment) -> Needed:
+    """The worst case of a request under the deployment's numbers; where only the block size is
+    missing, with the one that this release takes for the request's backend."""
+    found = _needed_by(site, read, deployment)
+    taken = default_block_size(read.matcher.project, site) if _BLOCK in found.needs else None
+    if taken is None:
+        return found
+    size, backend = taken
+    numbers = {**deployment.numbers, _BLOCK: size}
+    again = _needed_by(site, read, replace(deployment, numbers=numbers))
+    if again.bytes is None:
+        return found
+    return replace(again, by=f"{again.by}; {_BLOCK} {size}, as vLLM sets it for {backend}")
+
+
+def _needed_by(site: CallSite, read: Reading, deployment: Deployment) -> Needed:
     """The worst case of a request under the deployment's numbers: by the rule of its known site
     where there is one, else by its sliced formula. A rule's worst case is also what the
     reservation of the same function holds."""

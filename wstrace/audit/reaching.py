@@ -16,8 +16,9 @@ from itertools import islice
 from typing import Final
 
 from wstrace.audit.call_sites import CallSite, enclosing_names
-from wstrace.audit.flow import FlowGuard, dead, guards, metadata, parameter_absent, unlocked
-from wstrace.slicer.static import ClassRef, FunctionRef, Project
+from wstrace.audit.flow import metadata, parameter_absent, unlocked
+from wstrace.audit.guards import FlowGuard, after_lock, dead, deferred, guards
+from wstrace.slicer.static import AssignedRef, ClassRef, FunctionRef, Project
 from wstrace.slicer.syntax import FunctionSource, functions
 
 DEPTH: Final = 6
@@ -62,14 +63,16 @@ class Reference:
 @dataclass(frozen=True)
 class WayIn:
     """One way to a line: the phase, the functions passed from the line outwards, and every
-    condition on it."""
+    condition on it. `late`: a function on it is not called where it is named, but handed to
+    something that may call it at any time."""
 
     phase: Phase
     functions: tuple[str, ...]
     guards: tuple[tuple[FunctionSource, FlowGuard], ...]
     modules: tuple[str, ...] = ()
-    call: ast.Call | None = None
+    called: Reference | None = None
     before_metadata: bool = False
+    late: bool = False
 
 
 class Phases:
@@ -96,13 +99,28 @@ class Phases:
         """Every way to `node`, which stands in `source`."""
         if dead(source, node):
             return []
-        own = guards(source, node)
+        own = [*guards(source, node), *decorators(source)]
         here = tuple((source, guard) for guard in own)
         name = self.dotted(module, source)
-        phase = self.settled(source, own)
+        inside = deferred(source, node)
+        if inside is not None:
+            uses = self.of_value(source, module, inside)
+            ways = (self.to(u.source, u.module, u.node, depth - 1, seen) for u in uses or ())
+            last = [WayIn(Phase.STEP, (name,), here, (module,), late=True)]
+            return last if uses is None or depth == 0 else [w for each in ways for w in each]
+        phase = Phase.STEP if after_lock(source, node) else self.settled(source, own)
+        if phase is Phase.WARMUP and depth and id(source.node) not in seen:
+            again = seen | {id(source.node)}
+            real = self.from_callers(source, module, own, depth, again)
+            if any(w.phase is Phase.STEP and not w.late for w in islice(real, MOST_WAYS)):
+                phase = Phase.STEP
         if phase is not None:
             early = phase is Phase.STEP and self.before_metadata(source, node)
             return [WayIn(phase, (name,), here, (module,), before_metadata=early)]
+        if isinstance(source.node, ast.Lambda):
+            kept = self.of_kept_lambda(source, module) if depth else []
+            ways = (self.to(u.source, u.module, u.node, depth - 1, seen) for u in kept)
+            return [replace(w, guards=(*here, *w.guards)) for each in ways for w in each]
         if id(source.node) in seen or depth == 0:
             return [WayIn(self.by_parameters(source) or Phase.ANY, (name,), here, (module,))]
         inner = seen | {id(source.node)}
@@ -167,25 +185,51 @@ class Phases:
         for use in uses:
             if any(_gives(use.call, source, parameter) for parameter in absent):
                 continue
-            kept = [use] if use.call is not None else self.kept_as(use)
-            for later in kept or [use]:
+            kept = None if use.call else self.of_value(use.source, use.module, use.node)
+            for later in [use] if kept is None else kept:
                 for way in self.to(later.source, later.module, later.node, depth - 1, seen):
                     late = later.call is None and way.phase is not Phase.WARMUP
-                    way = replace(way, call=later.call)
-                    yield replace(way, phase=Phase.ANY) if late else way
+                    way = replace(way, called=later if later.call else None)
+                    yield replace(way, phase=Phase.ANY, late=True) if late else way
         if not uses and self.registered(source, module):
             yield WayIn(Phase.ANY, (), ())
 
-    def kept_as(self, use: Reference) -> list[Reference]:
-        """Calls of the attribute of `self` that keeps a function, in the same class."""
-        point = use.source.places[id(use.node)]
+    def of_value(
+        self, source: FunctionSource, module: str, node: ast.AST
+    ) -> list[Reference] | None:
+        """Calls of the name, or the attribute of `self`, that keeps a function; None where it
+        is handed on, so that anything may call it."""
+        point = source.places[id(node)]
         statement = point.block[point.index]
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        if not isinstance(target, ast.Attribute) or ast.unparse(target.value) != "self":
-            return []
-        found = self.index(use.module).get(target.attr, [])
-        same = [u for u in found if u.source.in_class == use.source.in_class]
-        return [u for u in same if u.call is not None]
+        if not isinstance(statement, ast.Assign) or statement.value is not node:
+            return None
+        if isinstance(target, ast.Name):
+            return self.of_local(source, module, target.id)
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
+            found = self.index(module).get(target.attr, [])
+            same = [u for u in found if u.source.in_class == source.in_class and u.call]
+            return same or None
+        return None
+
+    def of_kept_lambda(self, source: FunctionSource, module: str) -> list[Reference]:
+        """Uses of the name that keeps a lambda which stands outside of functions."""
+        name = self.dotted(module, source).rpartition(".")[2]
+        found = []
+        for other in self.project.mentioning(name) if name.isidentifier() else ():
+            for use in self.index(other).get(name, ()):
+                ref = self.project.lookup(other, name)
+                same = isinstance(ref, AssignedRef) and ref.module == module
+                if other == module or same or isinstance(use.node, ast.Attribute):
+                    found.append(use)
+        return found
+
+    def of_local(
+        self, source: FunctionSource, module: str, name: str
+    ) -> list[Reference] | None:
+        """Calls of a local name; None where it is used in another way."""
+        used = [u for n, u in _uses_in(source, module) if n == name]
+        return used if all(u.call is not None for u in used) else None
 
     def common(self, source: FunctionSource) -> bool:
         """A name that dispatch calls, or that too many modules have to tell whose it is."""
@@ -279,6 +323,25 @@ class Phases:
             tree = self.project.tree(module)
             self._names[module] = enclosing_names(tree) if tree else {}
         return self._names[module].get(id(source.node), source.qualname)
+
+
+# Decorators of vLLM 0.13.0 to 0.33.0, Python and PyTorch after which the body still runs.
+_RUNNING: Final = frozenset(
+    ("staticmethod", "classmethod", "property", "cached_property", "override", "final",
+     "abstractmethod", "inference_mode", "no_grad", "enable_grad", "disable", "cache",
+     "lru_cache", "wraps", "contextmanager", "deprecated", "instrument",
+     "eager_break_during_capture", "maybe_transfer_kv_layer")
+)  # fmt: skip
+
+
+def decorators(source: FunctionSource) -> Iterator[FlowGuard]:
+    """Decorators that may leave a call out, each as a condition."""
+    for node in getattr(source.node, "decorator_list", []):
+        func = node.func if isinstance(node, ast.Call) else node
+        word = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+        if word not in _RUNNING and word not in ("setter", "jit"):
+            says = f"@{ast.unparse(node)} calls {source.name}"
+            yield FlowGuard(node, True, node.lineno, said=says)
 
 
 def _uses_in(source: FunctionSource, module: str) -> Iterator[tuple[str, Reference]]:

@@ -68,7 +68,7 @@ class Relations:
         a, b = self.owner(one), self.owner(other)
         if a is not None and b is not None and self.together(a, b):
             return 2
-        if one.place.module == other.place.module:
+        if one.place.module == other.place.module and self.in_one_use(a, b):
             return 3
         if a is not None and self.held_in_module(a, other.place.module):
             return LOOSE
@@ -79,6 +79,17 @@ class Relations:
         if a in self.project.bases(b) or b in self.project.bases(a):
             return True
         return any(b in self.project.bases(part) for part in self.partners(a))
+
+    def in_one_use(self, a: ClassRef | None, b: ClassRef | None) -> bool:
+        """Whether two classes of one module, neither the other's base, are used together: the
+        one makes the other, or a third makes both."""
+        if a is None or b is None or a == b:
+            return True
+        named = {a.name: _names(b.node), b.name: _names(a.node)}
+        if any(name in names for name, names in named.items()):
+            return True
+        others = (_names(c.node) for c in self.project.classes(a.module) if c not in (a, b))
+        return any({a.name, b.name} <= names for names in others)
 
     def partners(self, cls: ClassRef) -> list[ClassRef]:
         """Impls and builders that a backend names together with this class."""
@@ -148,6 +159,10 @@ class Relations:
 LOOSE = 4
 """From here on only a request that is one of the reserved specs counts as reserved."""
 _FAR = 9
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def _profiled_on_the_way(serving: Placed, reserved: Placed) -> bool:

@@ -8,9 +8,10 @@ letters: the same in both formulas, another in each configuration.
 
 from __future__ import annotations
 
+import ast
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from wstrace.vllm.limits import NUMBERS
@@ -49,7 +50,14 @@ _VARIED: Final[tuple[tuple[int, int, int, int, int, dict[str, int]], ...]] = (
     (4096, 16384, 8, 256, 8, {"num_attention_heads": 128, "head_size": 256}),
     (1048576, 8192, 64, 16, 64, {"tensor_parallel_size": 8, "head_size": 512}),
     (8192, 512, 512, 32, 512, {"decode_context_parallel_size": 4, "compress_ratio": 128}),
-    (40960, 8192, 128, 128, 256, {"num_speculative_tokens": 3, "reorder_batch_threshold": 4}),
+    (
+        40960,
+        8192,
+        128,
+        128,
+        256,
+        {"num_speculative_tokens": 3, "reorder_batch_threshold": 4, "compress_ratio": 1},
+    ),
 )
 CONFIGS: Final[tuple[dict[str, int], ...]] = tuple(
     _COMMON
@@ -66,6 +74,72 @@ CONFIGS: Final[tuple[dict[str, int], ...]] = tuple(
 """Short and long models, a token budget above and below the length and the requests, one KV
 head, tensor and context parallel ranks, draft tokens."""
 
+# A formula is the same for small and for large numbers, but where it rounds or caps.
+_WIDE: Final = (1024, 64, 128)
+_WIDER: Final = 97
+_LIMITS: Final = ("max_model_len", "max_num_batched_tokens", "max_num_seqs")
+_BEYOND: Final = 1 << 12
+"""So far above a cap that a number divided before it reaches it too."""
+_MOST: Final = 1 << 32
+
+
+def stressed_by(caps: Sequence[int], names: Sequence[str], limits: bool) -> Iterator[Config]:
+    """Configurations with one number, or all limits, just above, far above and at each cap.
+
+    `names` are canonical; the scheduler's limits are among them where `limits`.
+    """
+    alone = [*names, *(n for n in _LIMITS if limits and n not in names)]
+    groups = [*((n,) for n in alone), tuple(n for n in _LIMITS if n in alone)]
+    for cap in caps:
+        for number in (cap, cap + 1, (cap + 1) * _BEYOND):
+            if 0 < number <= _MOST:
+                for base in CONFIGS[:2]:
+                    yield from (base | dict.fromkeys(group, number) for group in groups)
+
+
+def allows(condition: str, holds: bool, config: Config) -> bool:
+    """Whether a condition, in one spelling, can go this way under a configuration: one over
+    its numbers goes one way only."""
+    try:
+        test = ast.parse(condition, mode="eval").body
+    except SyntaxError:
+        return True
+    found = _truth(test, config)
+    return found is None or found == holds
+
+
+def _truth(test: ast.expr, config: Config) -> bool | None:
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        compare = _COMPARE.get(type(test.ops[0]))
+        if isinstance(test.ops[0], ast.Is) and ast.unparse(test) == f"{_DRAFTING} is None":
+            return not _number(test.left, config)
+        left, right = _number(test.left, config), _number(test.comparators[0], config)
+        if compare is None or left is None or right is None:
+            return None
+        return bool(compare(left, right))
+    number = _number(test, config)
+    return None if number is None else bool(number)
+
+
+def _number(node: ast.expr, config: Config) -> int | None:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, int) else None
+    name = node.id if isinstance(node, ast.Name) else ""
+    if name == _DRAFTING:
+        return config.get("num_speculative_tokens", 0)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
+        named = node.args[1] if len(node.args) > 1 else None
+        name = str(named.value) if isinstance(named, ast.Constant) else ""
+    return told(canonical(name, False), config) if name else None
+
+
+# vLLM 0.13.0 to 0.33.0: None where no tokens are drafted.
+_DRAFTING: Final = "speculative_config"
+_COMPARE: Final = {
+    ast.Gt: int.__gt__,
+    ast.Lt: int.__lt__,
+    ast.Eq: int.__eq__,
+}
 # vLLM 0.13.0 to 0.33.0: other names of these numbers in layers, impls and builders.
 _NAMES: Final = {
     "dcp_world_size": "decode_context_parallel_size",
@@ -112,7 +186,8 @@ def value(name: str, config: Config) -> int:
     known = told(name, config)
     if known is not None:
         return known
-    return 1 + zlib.crc32(f"{name}/{config['max_model_len']}".encode()) % 61
+    small = 1 + zlib.crc32(f"{name}/{config['max_model_len']}".encode()) % 61
+    return small * _WIDER if config["max_num_seqs"] in _WIDE else small
 
 
 def told(name: str, config: Config) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +22,7 @@ from wstrace.errors import WstraceError
 from wstrace.expr import tree
 from wstrace.expr.expression import parse
 from wstrace.slicer.ledger import SlicedLeaf
-from wstrace.slicer.static import FunctionRef, SpecShape
+from wstrace.slicer.static import AskedSpecs, FunctionRef, SpecShape
 from wstrace.vllm.limits import NUMBERS
 from wstrace.vllm.roles import ROLES
 
@@ -57,8 +57,10 @@ _FUNCTIONS: Final = {
     "round_up": "round_up",
     "next_pow2": "next_power_of_2",
 }
-# Numbers with which roles tell their general limits.
+# Numbers with which roles tell their general limits: those of a model with latent attention,
+# whose decodes may be as wide as a step.
 _GENERAL: Final = {
+    "kv_lora_rank": 1,
     "max_cudagraph_capture_size": 1,
     "mixed_graph_tokens": 0,
     "widest_mixed_graph": 0,
@@ -69,6 +71,9 @@ _WIDTH: Final = 88 - 12  # less the indent of a constructor's if
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 
 
+MOST_SHAPES: Final = 8
+
+
 @dataclass(frozen=True)
 class Suggestion:
     """A unified diff (paths below the folder that holds `vllm/`), and what it does."""
@@ -77,42 +82,94 @@ class Suggestion:
     says: str
 
 
-def suggest(read: Reading, wanted: str) -> Suggestion:
-    """A patch for the serving request `wanted`: FILE:LINE, FILE:FUNCTION or the end of either.
+@dataclass(frozen=True)
+class Edit:
+    """Lines of a module, counted from 0, that others take the place of."""
 
-    WstraceError where it names none or several, where nothing is missing, or where no place for
-    a reservation is found.
+    module: str
+    first: int
+    last: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Statements at the end of a constructor, under the test that the workspace is there;
+    `cached`: only where a request can have computed tokens."""
+
+    init: FunctionRef
+    lines: tuple[str, ...]
+    says: str
+    cached: bool = False
+    also: str = ""
+
+
+def suggest(read: Reading, *wanted: str) -> Suggestion:
+    """One patch for all serving requests that `wanted` names: each FILE:LINE, FILE:FUNCTION or
+    the end of either.
+
+    WstraceError where one names no function or several, where nothing is missing, or where no
+    place for a reservation is found.
     """
-    site, placed = _chosen(read, wanted)
-    if site.match in ("full", "self", "na"):
-        raise WstraceError(
-            f"{site.at} needs no reservation: {site.reason}.",
-            "`wstrace audit` lists those that do, first.",
-        )
-    for made in (_wider_gate, _in_constructor, _in_builder):
-        found = made(read, site, placed)
-        if found is not None:
-            return found
-    raise WstraceError(
-        f"No place for a reservation of {site.enclosing} is found.",
-        "It has no metadata builder, and its shape is not that of a constructor's numbers.",
+    edits: list[Edit] = []
+    blocks: list[Block] = []
+    said: list[str] = []
+    for site, placed in _chosen(read, wanted):
+        found = _made_for(read, site, placed)
+        said.append(found.says if isinstance(found, Block) else found[1])
+        if isinstance(found, Block):
+            blocks.append(found)
+        else:
+            edits.append(found[0])
+    constructors = {(b.init.module, b.init.node.lineno): b.init for b in blocks}
+    for init in constructors.values():
+        mine = list(dict.fromkeys(b for b in blocks if b.init == init and _same(b.init, init)))
+        edits.append(_at_the_end(read, init, mine))
+    return Suggestion(_diffs(read, dict.fromkeys(edits)), "\n".join(dict.fromkeys(said)))
+
+
+def _same(one: FunctionRef, other: FunctionRef) -> bool:
+    return one.node is other.node
+
+
+def _made_for(read: Reading, site: AuditedSite, placed: Placed) -> Block | tuple[Edit, str]:
+    """The first place that fits."""
+    found = (
+        _wider_gate(read, site, placed)
+        or _in_constructor(read, site, placed)
+        or _in_builder(read, site, placed)
     )
+    if found is None:
+        raise WstraceError(
+            f"No place for a reservation of {site.enclosing} is found.",
+            "It has no metadata builder, and its shape is not that of a constructor's numbers.",
+        )
+    return found
 
 
-def _chosen(read: Reading, wanted: str) -> tuple[AuditedSite, Placed]:
-    found = [
-        s for s in read.audit().serving if s.at.endswith(wanted) or s.name.endswith(wanted)
-    ]
-    functions = {site.name for site in found}
-    if len(functions) != 1:
-        what = "several requests" if found else "no serving request"
-        hint = ", ".join(sorted(functions)[:5]) or "`wstrace audit` lists them."
-        raise WstraceError(f"{wanted} names {what}.", hint)
+def _chosen(read: Reading, wanted: Sequence[str]) -> list[tuple[AuditedSite, Placed]]:
+    """Every request of the functions that are named, and that lacks a reservation."""
+    serving = read.audit().serving
     places = {at_of(p.site): p for p in read.placed}
-    return found[0], places[found[0].at]
+    chosen: dict[str, AuditedSite] = {}
+    for name in wanted:
+        found = [s for s in serving if s.at.endswith(name) or s.name.endswith(name)]
+        functions = {site.name for site in found}
+        if len(functions) != 1:
+            what = "several requests" if found else "no serving request"
+            hint = ", ".join(sorted(functions)[:5]) or "`wstrace audit` lists them."
+            raise WstraceError(f"{name} names {what}.", hint)
+        lacking = [s for s in found if s.match not in ("full", "self", "na")]
+        if not lacking:
+            raise WstraceError(
+                f"{found[0].at} needs no reservation: {found[0].reason}.",
+                "`wstrace audit` lists those that do, first.",
+            )
+        chosen |= {s.at: s for s in lacking}
+    return [(site, places[at]) for at, site in chosen.items()]
 
 
-def _wider_gate(read: Reading, site: AuditedSite, placed: Placed) -> Suggestion | None:
+def _wider_gate(read: Reading, site: AuditedSite, placed: Placed) -> tuple[Edit, str] | None:
     """The reservation is there: let it be made with prefix caching too."""
     if CHUNKED not in site.condition or CACHED in site.condition:
         return None
@@ -132,11 +189,11 @@ def _wider_gate(read: Reading, site: AuditedSite, placed: Placed) -> Suggestion 
                 f"{reserved.site.enclosing} reserves with prefix caching too: a cached prefix"
                 " is continued without chunked prefill as well"
             )
-            return Suggestion(edit, says)
+            return edit, says
     return None
 
 
-def _replaced(read: Reading, placed: Placed, node: ast.expr, text: str) -> str:
+def _replaced(read: Reading, placed: Placed, node: ast.expr, text: str) -> Edit:
     module = placed.site.place.module
     lines = read.matcher.project.texts[module].splitlines(keepends=True)
     first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
@@ -144,11 +201,10 @@ def _replaced(read: Reading, placed: Placed, node: ast.expr, text: str) -> str:
         raise WstraceError("The gate is spread over lines.", "Widen it by hand.")
     line = lines[first]
     made = line[: node.col_offset] + text + line[node.end_col_offset :]
-    changed = [*lines[:first], *made.splitlines(keepends=True), *lines[first + 1 :]]
-    return _diff(read, module, lines, changed)
+    return Edit(module, first, first + 1, tuple(made.splitlines(keepends=True)))
 
 
-def _in_constructor(read: Reading, site: AuditedSite, placed: Placed) -> Suggestion | None:
+def _in_constructor(read: Reading, site: AuditedSite, placed: Placed) -> Block | None:
     """The same request where `self` was made, if its arguments need nothing else."""
     cls = Relations(read.matcher.project).owner(placed.site)
     init = read.matcher.project.own_member(cls, "__init__") if cls is not None else None
@@ -157,18 +213,9 @@ def _in_constructor(read: Reading, site: AuditedSite, placed: Placed) -> Suggest
     if init is None or local or site.drivers:
         return None
     args = ", ".join(ast.unparse(argument) for argument in placed.site.args)
-    body = [
-        "# Reserve capacity before the workspace is locked.",
-        "from vllm.v1.worker.workspace import (",
-        "    current_workspace_manager,",
-        "    is_workspace_manager_initialized,",
-        ")",
-        "",
-        f"if is_workspace_manager_initialized(){_made(placed, init)}:",
-        f"    current_workspace_manager().get_simultaneous({args})",
-    ]
-    patch = _appended(read, init, body)
-    return Suggestion(patch, f"{init.owner}.__init__ asks for the same, before the lock")
+    asks = f"current_workspace_manager().get_simultaneous({args})"
+    says = f"{init.owner}.__init__ asks for the same, before the lock"
+    return Block(init, (asks,), says, also=_made(placed, init))
 
 
 def _made(placed: Placed, init: FunctionRef) -> str:
@@ -188,10 +235,10 @@ def _made(placed: Placed, init: FunctionRef) -> str:
         and isinstance(n.value, ast.Constant)
         and n.value.value is None
     }
-    return "".join(f" and {name} is not None" for name in sorted(held & none))
+    return " and ".join(f"{name} is not None" for name in sorted(held & none))
 
 
-def _in_builder(read: Reading, site: AuditedSite, placed: Placed) -> Suggestion | None:
+def _in_builder(read: Reading, site: AuditedSite, placed: Placed) -> Block | None:
     """The worst case of each dimension, in the constructor of the backend's builder."""
     project = read.matcher.project
     relations = Relations(project)
@@ -209,30 +256,42 @@ def _in_builder(read: Reading, site: AuditedSite, placed: Placed) -> Suggestion 
             f"The bytes of {site.at} cannot be followed: {asked.stopped}.",
             "Write its worst case by hand; `wstrace sites` may have a formula.",
         )
-    pairs = zip(asked.pieces, placed.site.args, strict=True)
-    each = [(spec, node) for piece, node in pairs for spec in max(piece.ways, key=len)]
-    specs = [spec for spec, _ in each]
-    used = {n for s in specs for d in s.dims or () for n in tree.names(d)}
+    ways = _ways(asked, placed)
+    used = {n for way in ways for s, _ in way for d in s.dims or () for n in tree.names(d)}
     texts = {n: _worst(asked.leaves[n]) for n in sorted(used)}
-    shapes = [_shape(spec, texts, placed, node) for spec, node in each]
     numbers = {n: _number(n) for text in texts.values() for n in parse(text).names}
+    lines = [line for n, told in sorted(numbers.items()) for line in _assigned(n, told)]
+    each = (
+        [x for spec, node in way for x in _shape(spec, texts, placed, node)] for way in ways
+    )
+    for shapes in dict.fromkeys(tuple(shape) for shape in each):
+        lines.append("current_workspace_manager().get_simultaneous(")
+        lines += [f"    {line}" for line in shapes]
+        lines.append(")")
     init = project.own_member(builders[0], "__init__")
     assert init is not None
-    return Suggestion(
-        _appended(read, init, _builder_body(shapes, numbers, site)),
-        f"{init.owner}.__init__ reserves the worst case of {site.enclosing}",
-    )
+    says = f"{init.owner}.__init__ reserves the worst case of {site.enclosing}"
+    return Block(init, tuple(lines), says, "num_computed_tokens" in site.drivers)
 
 
-def _builder_body(
-    shapes: Sequence[Sequence[str]], numbers: Mapping[str, str], site: AuditedSite
-) -> list[str]:
-    lines = [line for shape in shapes for line in shape]
-    used = sorted({f for f in _FUNCTIONS.values() if any(f"{f}(" in line for line in lines)})
-    body = [
-        f"# Reserve the worst case of {site.enclosing.rpartition('.')[2]}: the workspace is",
-        "# locked before a request can ask for it.",
-    ]
+def _ways(asked: AskedSpecs, placed: Placed) -> list[list[tuple[SpecShape, ast.expr]]]:
+    """The specs of each way that conditions go: all are reserved, and the largest counts."""
+    found: list[list[tuple[SpecShape, ast.expr]]] = [[]]
+    for piece, node in zip(asked.pieces, placed.site.args, strict=True):
+        each = dict.fromkeys(piece.ways)
+        found = [[*before, *((spec, node) for spec in way)] for before in found for way in each]
+    if len(found) > MOST_SHAPES:
+        raise WstraceError(
+            f"{placed.site.enclosing} has {len(found)} shapes.", "Reserve where they are made."
+        )
+    return found
+
+
+def _at_the_end(read: Reading, init: FunctionRef, blocks: Sequence[Block]) -> Edit:
+    """Blocks at the end of a constructor, those for computed tokens behind both gates."""
+    every = [line for block in blocks for line in block.lines]
+    used = sorted({f for f in _FUNCTIONS.values() if any(f"{f}(" in line for line in every)})
+    body = ["# Reserve capacity: the workspace is locked before a request can ask for it."]
     if used:
         body.append(f"from vllm.utils.math_utils import {', '.join(used)}")
     body += [
@@ -241,9 +300,16 @@ def _builder_body(
         "    is_workspace_manager_initialized,",
         ")",
         "",
-        "reserve = is_workspace_manager_initialized()",
     ]
-    if "num_computed_tokens" in site.drivers:
+    plain = [b for b in blocks if not b.cached]
+    behind = [b for b in blocks if b.cached]
+    if behind:
+        body.append("reserve = is_workspace_manager_initialized()")
+    for block in plain:
+        test = "reserve" if behind else "is_workspace_manager_initialized()"
+        body.append(f"if {' and '.join(t for t in (test, block.also) if t)}:")
+        body += [f"    {line}" for line in block.lines]
+    if behind:
         body += [
             "# A request has computed tokens when its prompt is cut into chunks, or when a",
             "# prefix of it is cached.",
@@ -251,13 +317,10 @@ def _builder_body(
             f"    self.vllm_config.scheduler_config.{CHUNKED}",
             f"    or self.vllm_config.cache_config.{CACHED}",
             ")",
+            "if reserve:",
         ]
-    body.append("if reserve:")
-    for name, expression in sorted(numbers.items()):
-        body += [f"    {line}" for line in _assigned(name, expression)]
-    body.append("    current_workspace_manager().get_simultaneous(")
-    body += [f"        {line}" for line in lines]
-    return [*body, "    )"]
+        body += [f"    {line}" for block in behind for line in block.lines]
+    return _appended(read, init, body)
 
 
 def _assigned(name: str, expression: str) -> list[str]:
@@ -329,18 +392,28 @@ def _number(name: str) -> str:
     return known
 
 
-def _appended(read: Reading, init: FunctionRef, body: Sequence[str]) -> str:
+def _appended(read: Reading, init: FunctionRef, body: Sequence[str]) -> Edit:
     """The body's lines after the last statement of a constructor."""
     assert not isinstance(init.node, ast.Lambda)
-    lines = read.matcher.project.texts[init.module].splitlines(keepends=True)
     last = init.node.body[-1]
     indent = " " * init.node.body[0].col_offset
-    added = [f"{indent}{line}\n" if line else "\n" for line in ("", *body)]
+    added = tuple(f"{indent}{line}\n" if line else "\n" for line in ("", *body))
     end = last.end_lineno or last.lineno
-    return _diff(read, init.module, lines, [*lines[:end], *added, *lines[end:]])
+    return Edit(init.module, end, end, added)
 
 
-def _diff(read: Reading, module: str, before: list[str], after: list[str]) -> str:
-    file = read.matcher.project.short(module)
-    made = difflib.unified_diff(before, after, f"a/{file}", f"b/{file}")
-    return "".join(made)
+def _diffs(read: Reading, edits: Iterable[Edit]) -> str:
+    """One unified diff of all edits, module by module."""
+    project = read.matcher.project
+    made = ""
+    by_module: dict[str, list[Edit]] = {}
+    for edit in edits:
+        by_module.setdefault(edit.module, []).append(edit)
+    for module, mine in sorted(by_module.items()):
+        before = project.texts[module].splitlines(keepends=True)
+        after = list(before)
+        for edit in sorted(mine, key=lambda e: (e.first, e.last), reverse=True):
+            after[edit.first : edit.last] = edit.lines
+        file = project.short(module)
+        made += "".join(difflib.unified_diff(before, after, f"a/{file}", f"b/{file}"))
+    return made

@@ -10,12 +10,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from wstrace.audit.covering import CACHED
 from wstrace.audit.reaching import BEFORE_LOCK, Phase, WayIn
 from wstrace.audit.related import Placed
 from wstrace.slicer.static import AskedSpecs, Project
 
-# Quantities of vLLM 0.13.0 to 0.33.0 that count tokens of earlier steps.
-_CACHED: Final = frozenset(("num_computed_tokens", "seq_len", "total_seq_len"))
 # matches: "num_speculative_tokens"
 _DRAFTS: Final = re.compile(r"spec_decode|speculative|num_spec|draft|mtp_")
 # matches: "has_initial_state"
@@ -32,7 +31,7 @@ def unreached(
     phases = {way.phase for way in placed.ways}
     roles = {leaf.role for leaf in specs.leaves.values() if leaf.role}
     found = []
-    if roles & _CACHED:
+    if roles & CACHED:
         found.append("computed tokens")
     if Phase.STEP in phases and not phases & BEFORE_LOCK:
         found.append("real metadata")

@@ -113,14 +113,15 @@ def reading(root: Path, version: str, files: Sequence[Path] | None = None) -> Re
     roles = {id(p): role_of(p.site, p.ways) for p in placed}
     reservations = [p for p in placed if roles[id(p)] == "reservation" and _made_in_time(p)]
     matcher = Matcher(
-        project, Relations(project), reservations, version or None, warms_steps(project)
+        project, Relations(project), reservations, version or None, warms_steps(project), phases
     )
     return Reading(version, placed, roles, matcher, modules)
 
 
 def _made_in_time(placed: Placed) -> bool:
-    """Whether a way to it runs before a request is served: one of a real step is too late."""
-    return any(way.phase is not Phase.STEP for way in placed.ways)
+    """Whether a way to it runs before a request is served: one of a real step is too late, and
+    nobody knows when a function is called that is handed on."""
+    return any(way.phase is not Phase.STEP and not way.late for way in placed.ways)
 
 
 def audit(root: Path, version: str, files: Sequence[Path] | None = None) -> Audit:

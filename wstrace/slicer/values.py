@@ -312,6 +312,21 @@ def arms(value: Value) -> list[Value]:
     return found
 
 
+def arms_by_condition(value: Value) -> list[tuple[frozenset[tuple[Hashable, bool]], Value]]:
+    """As `arms`, each with the sides that its conditions took; Stop past `MAX_ARMS`."""
+    if not _open(value):
+        return [(frozenset(), value)]
+    on = _first_condition(value)
+    found = [
+        (taken | {(on, side)}, arm)
+        for side in (True, False)
+        for taken, arm in arms_by_condition(restrict(value, on, side))
+    ]
+    if len(found) > MAX_ARMS:
+        raise Stop("", f"more than {MAX_ARMS} combinations of conditions")
+    return found
+
+
 def _open(value: Value) -> bool:
     if isinstance(value, Seq):
         return any(_open(i) for i in value.items)

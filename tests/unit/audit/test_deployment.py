@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.audit.test_roles_and_matches import layer, request
 from wstrace.audit.deployment import deployment
-from wstrace.audit.prediction import Prediction, needed_by, predict
+from wstrace.audit.prediction import Predicted, Prediction, needed_by, predict
 from wstrace.audit.whole import reading
 
 Package = Callable[..., Path]
@@ -103,6 +103,48 @@ def test_a_number_that_is_missing_is_named(predicted: Callable[..., Prediction])
     (only,) = found.sites
     assert (only.outcome, only.needed.needs) == ("unknown", ("max_num_batched_tokens",))
     assert "max_num_batched_tokens" in only.why
+
+
+BLOCKS = """
+class Backend:
+    @staticmethod
+    def get_supported_kernel_block_sizes():
+        return {sizes}
+    @staticmethod
+    def get_impl_cls():
+        return Impl
+    @staticmethod
+    def get_builder_cls():
+        return Impl
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "taken"),
+    [("[16, 32]", 16), ("[64, MultipleOf(128)]", 64), ("[MultipleOf(8)]", 16), ("ask()", None)],
+)
+def test_the_block_size_is_the_releases_own_where_nobody_sets_one(
+    package: Package, tmp_path: Path, sizes: str, taken: int | None
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(MODEL))
+    spec = "((self.max_num_batched_tokens, self.block_size), torch.float32)"
+    width = "        self.width = width\n"
+    block = "        self.block_size = scheduler_config.cache_config.block_size\n"
+    text = ask(spec).replace(width, width + block) + BLOCKS.format(sizes=sizes)
+    cache = "class CacheConfig:\n    DEFAULT_BLOCK_SIZE: int = 16\n"
+    root = package(backend=text, **{"config/cache": cache})
+
+    def only(flags: str) -> Predicted:
+        (found,) = predict(reading(root, ""), deployment(flags, config)).sites
+        return found
+
+    found = only(FLAGS).needed
+    assert found.bytes == (None if taken is None else 1024 * taken * 4)
+    assert (f"block_size {taken}, as vLLM sets it for Backend" in found.by) == bool(taken)
+    said = only(f"{FLAGS} --block-size 128").needed
+    assert said.bytes == 1024 * 128 * 4
+    assert "as vLLM sets it" not in said.by
 
 
 GRAPHS = """

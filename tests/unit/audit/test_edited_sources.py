@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.unit.audit.conftest import Audited
 from tests.unit.audit.test_roles_and_matches import MOST, layer, request, serving
-from wstrace.audit.covering import Sized, covers
+from wstrace.audit.covering import Case, Sized, covers
 from wstrace.audit.whole import audit
 from wstrace.cli.app import app, register_commands
 from wstrace.expr.tree import Const
@@ -74,8 +74,8 @@ def test_a_reservation_of_a_real_step_is_none(audited: Audited) -> None:
 
 
 def test_a_reservation_that_is_not_followed_is_never_enough() -> None:
-    half = Sized((Const(1000),), frozenset(), "a loop")
-    assert covers(half, Sized((Const(10),), frozenset())).kind == "open"
+    half = Sized((Case(Const(1000)),), frozenset(), "a loop")
+    assert covers(half, Sized((Case(Const(10)),), frozenset())).kind == "open"
 
 
 BROKEN = GOOD + "\ndef (\n"

@@ -89,6 +89,46 @@ def test_the_patched_module_is_python(package: Package) -> None:
     compile((root / "layer.py").read_text(), "layer.py", "exec")
 
 
+TWO_SHAPES = (HEADER + BACKEND + SPEC).replace(
+    "        (k,) = current",
+    "        rows = 2 * rows if self.num_kv_heads > 8 else rows\n        (k,) = current",
+)
+
+
+def test_every_shape_of_a_request_is_reserved(package: Package) -> None:
+    patch = turned_full(package(layer=TWO_SHAPES), "Impl.forward")
+    assert patch.count("+            current_workspace_manager().get_simultaneous(") == 2
+
+
+SECOND = """
+    def forward_cached(self, layer, query, attn_metadata: StepMetadata):
+        cached = attn_metadata.seq_lens.max() - attn_metadata.query_lens.max()
+        (k,) = current_workspace_manager().get_simultaneous(
+            ((attn_metadata.num_decode_tokens, self.head_size), torch.float16)
+        )
+        (v,) = current_workspace_manager().get_simultaneous(
+            ((attn_metadata.num_decode_tokens, 2 * self.head_size), torch.float16)
+        )
+        return k, v
+"""
+
+
+def test_several_requests_make_one_patch(package: Package) -> None:
+    """Two functions, one of them with two requests, in one constructor."""
+    root = package(layer=HEADER + BACKEND + SECOND + SPEC, other=layer(MOST))
+    wanted = ("Impl.forward", "layer.py:Impl.forward_cached", "other.py:Impl.decode")
+    with pytest.raises(WstraceError, match="several requests"):
+        suggest(reading(root, ""), "Impl.forward", "")
+    made = suggest(reading(root, ""), *wanted)
+    applied(root, made.patch)
+    assert made.patch.count("+++ b/") == 2
+    found = audit(root, "").serving
+    assert len(found) == 4
+    assert {s.match for s in found} == {"full"}, [s.reason for s in found]
+    for name in ("layer.py", "other.py"):
+        compile((root / name).read_text(), name, "exec")
+
+
 @pytest.mark.parametrize(
     ("text", "wanted", "said"),
     [

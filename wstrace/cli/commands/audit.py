@@ -66,11 +66,12 @@ def command(
         Path | None, typer.Option(help="Join with a recorded run of this vLLM.")
     ] = None,
     suggestion: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--suggest",
             metavar="SITE",
-            help="A patch that reserves for this request (FILE:LINE or FILE:FUNCTION).",
+            help="A patch that reserves for this request (FILE:LINE or FILE:FUNCTION); several"
+            " make one patch.",
         ),
     ] = None,
     output: Annotated[AuditFormat, typer.Option("--format", help="Output format.")] = "text",
@@ -88,7 +89,7 @@ def command(
     given = trees or []
     shown: list[str] = []
     found: bool | None
-    if suggestion is not None:
+    if suggestion:
         found = _suggested(vllm, download, suggestion, shown)
     elif config is not None or model_config is not None:
         found = _predicted(vllm, download, (config, model_config, platform), output, shown)
@@ -236,14 +237,14 @@ def _joined(
     return any(j.state in ("too small", "at risk") for j in found)
 
 
-def _suggested(vllm: str | None, download: bool, wanted: str, shown: list[str]) -> bool:
+def _suggested(vllm: str | None, download: bool, wanted: list[str], shown: list[str]) -> bool:
     """Give a patch; what it does goes to stderr, so that `git apply` can read stdout."""
     from wstrace.audit.suggestion import suggest
     from wstrace.audit.vllm_tree import vllm_tree
     from wstrace.audit.whole import reading
 
     with vllm_tree(vllm, download) as tree:
-        made = suggest(reading(tree.root, tree.version), wanted)
+        made = suggest(reading(tree.root, tree.version), *wanted)
     print(made.says, file=sys.stderr)
     shown.append(made.patch)
     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from wstrace.slicer import arithmetic, binding
@@ -47,6 +47,7 @@ class Parameters:
         self.project = project
         self.max_callers = max_callers
         self.evaluator: Evaluation
+        self.followed: list[FunctionSource] = []
 
     def parameter(self, scope: Scope, name: str) -> Value:
         """By class where the annotation is one; else what all callers in reach pass."""
@@ -167,6 +168,8 @@ class Parameters:
     def places(self, source: FunctionSource, module: str) -> list[CallPlace]:
         """Every call of this name: in the file, else anywhere in the project."""
         name = source.name
+        if not name:
+            raise Stop(source.file, "a lambda's callers are not known")
         owner = self.owner_class(source, module)
         near = {module, *(b.module for b in self.project.bases(owner))} if owner else {module}
         calls = self.project.calls_of(name, sorted(near))
@@ -179,10 +182,23 @@ class Parameters:
             raise Stop(source.file, f"{name} has more than {MAX_CALLS} callers")
         return found
 
+    def entered(self, scope: Scope, place: CallPlace) -> Scope:
+        """The scope of a function as this call of it gives its parameters."""
+        state = SourceState.of(scope)
+        caller = Scope(place.source, SourceState(place.module, state.up + 1))
+        self.followed.append(place.source)
+        first: list[Value] = []
+        method = self.owner_class(scope.source, state.module)
+        if method is not None and isinstance(place.call.func, ast.Attribute):
+            first = [Obj(Instance(method), ("self", method), "self", "fixed")]
+        given = self.evaluator.arguments(scope.source, first, place.call, caller, scope)
+        return replace(scope, arguments=given)
+
     def passed(
         self, scope: Scope, place: CallPlace, state: SourceState, name: str, where: str
     ) -> Value:
         caller = Scope(place.source, SourceState(place.module, state.up + 1))
+        self.followed.append(place.source)
         first: list[Value] = []
         method = self.owner_class(scope.source, state.module)
         if method is not None and isinstance(place.call.func, ast.Attribute):

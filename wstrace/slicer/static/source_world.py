@@ -91,6 +91,7 @@ class SourceWorld:
 
     def scope(self, module: str, source: FunctionSource, up: int = 0) -> Scope:
         """A scope with nothing bound."""
+        self.parameters.followed.append(source)
         return Scope(source, SourceState(module, up))
 
     def free(self, scope: Scope, name: str, where: str) -> Value:
@@ -218,6 +219,7 @@ class SourceWorld:
         if abstract(handle):
             self.left_open(handle, where)
         source = self.project.source(handle.module, handle.node, handle.owner)
+        self.parameters.followed.append(source)
         return Scope(source, SourceState(handle.module), arguments={})
 
     def left_open(self, method: FunctionRef, where: str) -> NoReturn:
