@@ -93,7 +93,7 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Block:
+class Addition:
     """Statements at the end of a constructor, under the test that the workspace is there;
     `cached`: only where a request can have computed tokens."""
 
@@ -112,12 +112,12 @@ def suggest(read: Reading, *wanted: str) -> Suggestion:
     place for a reservation is found.
     """
     edits: list[Edit] = []
-    blocks: list[Block] = []
+    blocks: list[Addition] = []
     said: list[str] = []
     for site, placed in _chosen(read, wanted):
         found = _made_for(read, site, placed)
-        said.append(found.says if isinstance(found, Block) else found[1])
-        if isinstance(found, Block):
+        said.append(found.says if isinstance(found, Addition) else found[1])
+        if isinstance(found, Addition):
             blocks.append(found)
         else:
             edits.append(found[0])
@@ -132,7 +132,7 @@ def _same(one: FunctionRef, other: FunctionRef) -> bool:
     return one.node is other.node
 
 
-def _made_for(read: Reading, site: AuditedSite, placed: Placed) -> Block | tuple[Edit, str]:
+def _made_for(read: Reading, site: AuditedSite, placed: Placed) -> Addition | tuple[Edit, str]:
     """The first place that fits."""
     found = (
         _wider_gate(read, site, placed)
@@ -204,7 +204,7 @@ def _replaced(read: Reading, placed: Placed, node: ast.expr, text: str) -> Edit:
     return Edit(module, first, first + 1, tuple(made.splitlines(keepends=True)))
 
 
-def _in_constructor(read: Reading, site: AuditedSite, placed: Placed) -> Block | None:
+def _in_constructor(read: Reading, site: AuditedSite, placed: Placed) -> Addition | None:
     """The same request where `self` was made, if its arguments need nothing else."""
     cls = Relations(read.matcher.project).owner(placed.site)
     init = read.matcher.project.own_member(cls, "__init__") if cls is not None else None
@@ -215,7 +215,7 @@ def _in_constructor(read: Reading, site: AuditedSite, placed: Placed) -> Block |
     args = ", ".join(ast.unparse(argument) for argument in placed.site.args)
     asks = f"current_workspace_manager().get_simultaneous({args})"
     says = f"{init.owner}.__init__ asks for the same, before the lock"
-    return Block(init, (asks,), says, also=_made(placed, init))
+    return Addition(init, (asks,), says, also=_made(placed, init))
 
 
 def _made(placed: Placed, init: FunctionRef) -> str:
@@ -238,7 +238,7 @@ def _made(placed: Placed, init: FunctionRef) -> str:
     return " and ".join(f"{name} is not None" for name in sorted(held & none))
 
 
-def _in_builder(read: Reading, site: AuditedSite, placed: Placed) -> Block | None:
+def _in_builder(read: Reading, site: AuditedSite, placed: Placed) -> Addition | None:
     """The worst case of each dimension, in the constructor of the backend's builder."""
     project = read.matcher.project
     relations = Relations(project)
@@ -271,7 +271,7 @@ def _in_builder(read: Reading, site: AuditedSite, placed: Placed) -> Block | Non
     init = project.own_member(builders[0], "__init__")
     assert init is not None
     says = f"{init.owner}.__init__ reserves the worst case of {site.enclosing}"
-    return Block(init, tuple(lines), says, "num_computed_tokens" in site.drivers)
+    return Addition(init, tuple(lines), says, "num_computed_tokens" in site.drivers)
 
 
 def _ways(asked: AskedSpecs, placed: Placed) -> list[list[tuple[SpecShape, ast.expr]]]:
@@ -287,7 +287,7 @@ def _ways(asked: AskedSpecs, placed: Placed) -> list[list[tuple[SpecShape, ast.e
     return found
 
 
-def _at_the_end(read: Reading, init: FunctionRef, blocks: Sequence[Block]) -> Edit:
+def _at_the_end(read: Reading, init: FunctionRef, blocks: Sequence[Addition]) -> Edit:
     """Blocks at the end of a constructor, those for computed tokens behind both gates."""
     every = [line for block in blocks for line in block.lines]
     used = sorted({f for f in _FUNCTIONS.values() if any(f"{f}(" in line for line in every)})
