@@ -1,4 +1,4 @@
-"""Write the tables of columns in docs/python-api.md from wstrace/frames/columns.py."""
+"""Write the tables of columns in docs/python-api.md and docs/fleet.md from their data."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from typing import Final
 
 from tools import ROOT
 from tools.docs.page import Generator, Pages, between
-from wstrace.frames.columns import TABLES, Column
+from wstrace.frames.columns import FLEET, TABLES, Column
 
 PAGE = ROOT / "docs" / "python-api.md"
+FLEET_PAGE = ROOT / "docs" / "fleet.md"
 BEGIN, END = "<!-- made by scripts/make-docs columns -->", "<!-- end -->"
+
+
+HEAD: Final = ("| column | dtype | unit | what |", "|---|---|---|---|")
 
 
 def tables() -> str:
     lines: list[str] = []
     for name, columns in TABLES.items():
-        head = ["| column | dtype | unit | what |", "|---|---|---|---|"]
-        lines += [f"#### {name}()", "", *head, *map(row, columns), ""]
+        lines += [f"#### {name}()", "", *HEAD, *map(row, columns), ""]
     return "\n".join(lines)
 
 
@@ -27,6 +30,8 @@ def row(column: Column) -> str:
 
 def pages() -> Pages:
     yield PAGE, between(PAGE.read_text(), BEGIN, END, f"\n{tables()}")
+    fleet = "\n".join(("", *HEAD, *map(row, FLEET), ""))
+    yield FLEET_PAGE, between(FLEET_PAGE.read_text(), BEGIN, END, fleet)
 
 
 GENERATOR: Final = Generator("columns", pages)

@@ -58,6 +58,8 @@ class Bound:
     too; else `driver_formula` must be maximised again. `contradiction` says why the numbers
     cannot be those of the engine that made a log; then `bytes` is None. `ways`: who
     reached the site, where its formula depends on that; `bytes` is the largest of theirs.
+    `refuted`: a request that was seen contradicts the rule `known_site`, in words; the bound is
+    then not that rule's.
     """
 
     bytes: int | None = None
@@ -78,6 +80,7 @@ class Bound:
     assumed: tuple[str, ...] = ()
     contradiction: str = ""
     ways: tuple[CallerWay, ...] = ()
+    refuted: str = ""
 
 
 @dataclass(frozen=True)

@@ -233,7 +233,10 @@ def _try(rule: KnownSite, site: Site) -> Bound | Refusal:
     failed = next((a for a in site.asks if not _reproduces(rule, a, site, defaults)), None)
     if failed is not None:
         why = f"the rule {rule.id} does not give {told(failed)}"
-        return Refusal(why, known_site=rule.id, lever=bound.lever)
+        above = max(site.asks, key=lambda ask: ask.bytes)
+        more = f"; {above.bytes:,} bytes are above its most, {bound.bytes:,}"
+        told_all = why + (more if above.bytes > bound.bytes else "")
+        return Refusal(why, known_site=rule.id, lever=bound.lever, refuted=told_all)
     return _of_config(bound, rule, defaults)
 
 

@@ -32,12 +32,14 @@ class Refusal:
     """Why a way of bounding was not taken; an empty `why` needs no mention.
 
     `known_site` and `lever` are those of a rule that names the site but did not hold.
+    `refuted`: a request that was seen contradicts that rule, in words.
     """
 
     why: str
     needs: tuple[str, ...] = ()
     known_site: str | None = None
     lever: dict[str, str] | None = None
+    refuted: str = ""
 
 
 @dataclass(frozen=True)

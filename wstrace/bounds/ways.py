@@ -39,9 +39,15 @@ def bound_site(
         if isinstance(found, Bound):
             if (found.bytes or 0) >= site.observed:
                 return _told(found, site, refusals)
-            found = Refusal(f"{found.formula} gives less than was seen")
+            found = _less_than_seen(found)
         refusals.append(found)
     return _observed(site, refusals)
+
+
+def _less_than_seen(bound: Bound) -> Refusal:
+    why = f"{bound.formula} gives less than was seen"
+    refuted = f"the rule {bound.known_site}: {why}" if bound.known_site else ""
+    return Refusal(why, known_site=bound.known_site, refuted=refuted)
 
 
 def _told(bound: Bound, site: Site, refusals: Sequence[Refusal]) -> Bound:
@@ -53,6 +59,7 @@ def _told(bound: Bound, site: Site, refusals: Sequence[Refusal]) -> Bound:
         lever=bound.lever or lever_of(bound.formula or "0"),
         known_site=bound.known_site or known,
         observed=site.observed,
+        refuted=_refuted(refusals),
     )
 
 
@@ -67,7 +74,13 @@ def _observed(site: Site, refusals: Sequence[Refusal]) -> Bound:
         lever=known.lever,
         known_site=known.known_site,
         observed=site.observed,
+        refuted=_refuted(refusals),
     )
+
+
+def _refuted(refusals: Sequence[Refusal]) -> str:
+    """What a trace says against a rule; the first of several."""
+    return next((r.refuted for r in refusals if r.refuted), "")
 
 
 def _spoken(refusals: Sequence[Refusal]) -> list[str]:

@@ -31,6 +31,7 @@ COMMANDS = (
     "audit",
     "watch",
     "export",
+    "fleet",
     "explain",
     "demo",
     "doctor",

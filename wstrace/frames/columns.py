@@ -159,6 +159,33 @@ FINDINGS: Final[tuple[Column, ...]] = (
     Column("advice", "string", "what to do"),
 )
 
+_NULLABLE: Final[dict[Dtype, Dtype]] = {"int64": "Int64", "bool": "boolean"}
+
+
+def _unknown(column: Column) -> Column:
+    """The same column in a table where its value may be unknown."""
+    return replace(column, dtype=_NULLABLE.get(column.dtype, column.dtype))
+
+
+FLEET: Final[tuple[Column, ...]] = (
+    Column("run", "string", "run id; of a log, its name"),
+    Column("kind", "category", "`run`, `log` or `unread`"),
+    Column("verdict", "category", "`clean`, `findings` or `inconclusive`"),
+    Column("model", "category", "the model's base name"),
+    Column("vllm", "category", "vLLM's version; several by comma"),
+    Column("started", "string", "when the run began, UTC; by most of its clocks"),
+    Column("hosts", "int64", "hosts that left a trace"),
+    Column("run_ranks", "int64", "ranks that left a trace"),
+    Column("expected_ranks", "int64", "ranks that the config promises"),
+    Column("died", "bool", "the engine died of a refusal"),
+    Column("reserved", "bool", "a reserve was applied"),
+    Column("codes", "string", "codes of the run's findings, by space"),
+    *map(_unknown, SITES[1:]),
+    Column("rule", "string", "the known site's rule, where one is for this site"),
+    Column("refuted", "string", "what a request of the run says against that rule"),
+)
+"""Of `wstrace fleet`: a row a site of a run; one row with no site where a run has none."""
+
 TABLES: Final[dict[Table, Sequence[Column]]] = {
     "requests": REQUESTS,
     "sites": SITES,

@@ -27,7 +27,7 @@ def load_runs(
     for number, path in enumerate(path for path in paths if path not in logs):
         trace = load(path, run, progress)
         grouped.setdefault(trace.run if trace.processes else number, []).append(trace)
-    runs = [analyse(_joined(t), allow_unlocked=allow_unlocked) for t in grouped.values()]
+    runs = [analyse(joined(t), allow_unlocked=allow_unlocked) for t in grouped.values()]
     return [*runs, *(log_run(path) for path in dict.fromkeys(logs))]
 
 
@@ -38,8 +38,8 @@ def _worst_end(traces: Sequence[Trace]) -> RunFile | None:
     return known[0].meta if known else None
 
 
-def _joined(traces: list[Trace]) -> Trace:
-    """One trace of all the processes; a file that was given twice counts once."""
+def joined(traces: list[Trace]) -> Trace:
+    """One trace of all the processes of some of one run; a file given twice counts once."""
     first = traces[0]
     processes = {p.path.resolve(): p for trace in traces for p in trace.processes}
     return Trace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -111,6 +111,28 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
                 if progress is not None:
                     progress(file.stat().st_size)
     return Trace(path, chosen, processes, meta, notes, doubts + torn)
+
+
+def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
+    """One run from those of its files that can be read; what is wrong with another is a doubt.
+
+    `folder` is where its run.json is looked for.
+    """
+    meta, doubts = find_run(folder, run)
+    processes = []
+    with _uncollected():
+        for file in files:
+            try:
+                if not _first_line_ends(file):
+                    doubts.append(_torn(file))
+                    continue
+                processes.append(read_file(file))
+            except WstraceError as error:
+                doubts.append(one_line(error.message))
+                continue
+            doubts += _lost(file, processes[-1].header)
+    doubts += map(one_line, meta.lost) if meta is not None else ()
+    return Trace(folder, run, processes, meta, [], list(dict.fromkeys(doubts)))
 
 
 def _run_of(path: Path, run: str | None) -> tuple[RunFile | None, list[str]]:
@@ -228,13 +250,15 @@ def _headers(path: Path, files: list[Path]) -> tuple[list[tuple[Path, Header]], 
     if path.is_file():
         return [(path, read_header(path))], []
     whole = [file for file in files if _first_line_ends(file)]
-    torn = [
+    torn = [_torn(file) for file in files if file not in whole]
+    return [(file, read_header(file)) for file in whole], torn
+
+
+def _torn(file: Path) -> str:
+    return (
         f"{file.name} has no whole record (its process was killed, or the disk was full): "
         "what it did is in no record"
-        for file in files
-        if file not in whole
-    ]
-    return [(file, read_header(file)) for file in whole], torn
+    )
 
 
 def _holds_nothing(path: Path) -> WstraceError:

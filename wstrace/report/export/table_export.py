@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.frames import frames
-from wstrace.frames.columns import REQUESTS, Dtype
+from wstrace.frames.columns import REQUESTS, Column, Dtype
 from wstrace.report.verdict import sentence
 
 _FORMULA: Final = ("=", "+", "-", "@")
@@ -44,18 +45,13 @@ def render_parquet(run: AnalysedRun) -> bytes:
 
     Raises WstraceError where pyarrow is missing.
     """
-    try:
-        arrow: Any = import_module("pyarrow")
-        parquet: Any = import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise WstraceError(
-            "Parquet needs pyarrow, which is not installed.",
-            "Install it with `pip install pyarrow`, or use --format csv.",
-        ) from error
+    arrow, parquet = pyarrow()
     plain = frames.requests(run).astype(
         {c.name: "string" for c in REQUESTS if c.dtype == "category"}
     )
-    table = arrow.Table.from_pandas(plain, schema=_schema(arrow), preserve_index=False)
+    table = arrow.Table.from_pandas(
+        plain, schema=arrow_schema(arrow, REQUESTS), preserve_index=False
+    )
     told = {"wstrace.verdict": run.verdict(), "wstrace.sentence": sentence(run)}
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **told})
     sink = arrow.BufferOutputStream()
@@ -64,6 +60,18 @@ def render_parquet(run: AnalysedRun) -> bytes:
     return written
 
 
-def _schema(arrow: Any) -> Any:
+def pyarrow(instead: str = "csv") -> tuple[Any, Any]:
+    """pyarrow and its Parquet part. Raises WstraceError where it is missing; `instead` is the
+    format that needs none."""
+    try:
+        return import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise WstraceError(
+            "Parquet needs pyarrow, which is not installed.",
+            f"Install it with `pip install pyarrow`, or use --format {instead}.",
+        ) from error
+
+
+def arrow_schema(arrow: Any, columns: Sequence[Column]) -> Any:
     """Fixed types: a column that is unknown throughout keeps its own."""
-    return arrow.schema([(c.name, getattr(arrow, _ARROW[c.dtype])()) for c in REQUESTS])
+    return arrow.schema([(c.name, getattr(arrow, _ARROW[c.dtype])()) for c in columns])

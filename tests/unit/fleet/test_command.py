@@ -1,0 +1,219 @@
+"""`wstrace fleet`: the same verdicts as `report`, outputs, cache, bad input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import wstrace
+from tools import ROOT
+from tools.fleet.planted import Fault, Plan, write_run
+from wstrace.frames.columns import FLEET
+
+SAMPLES = ROOT / "sample_traces"
+
+
+def fleet(*words: str) -> dict[str, Any]:
+    """The JSON of a fleet, read in this process."""
+    told = wstrace("fleet", *words, "--jobs", "1", "--format", "json")
+    assert told.returncode == 0, told.stderr
+    return dict(json.loads(told.stdout))
+
+
+def run(folder: Path, name: str, fault: Fault = "none", **more: Any) -> None:
+    """A made run below `folder`."""
+    write_run(Plan(run=name, fault=fault, **more), folder / name)
+
+
+@pytest.mark.parametrize("name", ["demo-crash", "h200x2-vllm-0.21.0-dcp-grow"])
+def test_a_row_says_what_the_report_says(name: str) -> None:
+    (row,) = fleet(str(SAMPLES / name), "--no-cache")["runs"]
+    report = json.loads(wstrace("report", str(SAMPLES / name), "--format", "json").stdout)
+    assert (row["verdict"], row["sentence"]) == (report["verdict"], report["sentence"])
+    assert row["codes"] == sorted({finding["code"] for finding in report["findings"]})
+    assert row["ranks"] == len(report["run"]["workers"])
+
+
+def test_a_log_is_a_row_with_triages_finding() -> None:
+    log = ROOT / "tests" / "data" / "docs" / "pasted.log"
+    made = fleet(str(log), "--no-cache")
+    (row,) = made["runs"]
+    assert (row["kind"], row["codes"], row["vllm"]) == ("log", ["WS101"], "0.21.0")
+    (escape,) = made["escapes"]
+    assert escape["function"] == "_continuation_prefill"
+
+
+def test_the_files_of_a_run_are_one_row_wherever_they_lie(tmp_path: Path) -> None:
+    run(tmp_path, "a", ranks=8, hosts=4)
+    run(tmp_path, "b")
+    rows = fleet(str(tmp_path), "--no-cache")["runs"]
+    assert [(r["run"], r["ranks"], r["hosts"]) for r in rows] == [("a", 8, 4), ("b", 1, 1)]
+
+
+def test_two_launches_of_one_folder_are_two_rows(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        write_run(Plan(run=name, fault="death" if name == "first" else "none"), tmp_path)
+    rows = fleet(str(tmp_path), "--no-cache")["runs"]
+    assert {r["run"]: r["verdict"] for r in rows} == {"first": "findings", "second": "clean"}
+
+
+def test_a_second_reading_reads_what_is_new(tmp_path: Path) -> None:
+    traces, cache = tmp_path / "t", str(tmp_path / "cache")
+    run(traces, "a", "death")
+    run(traces, "b")
+    first = fleet(str(traces), "--cache", cache)
+    again = fleet(str(traces), "--cache", cache)
+    assert (first["read"], again["read"], again["cached"]) == (2, 0, 2)
+    assert first["runs"] == again["runs"]
+    run(traces, "c")
+    assert fleet(str(traces), "--cache", cache)["read"] == 1
+    moved = tmp_path / "moved"
+    traces.rename(moved)
+    rows = fleet(str(moved), "--cache", cache)
+    assert (rows["read"], rows["cached"]) == (0, 3)
+    assert rows["runs"][0]["folders"] == [str(moved / "a" / "node0")]
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    run(tmp_path / "t", "a", ranks=2)
+    words = (str(tmp_path / "t"), "--cache", str(tmp_path / "cache"))
+    assert fleet(*words)["runs"][0]["verdict"] == "clean"
+    file = max((tmp_path / "t").rglob("*.wst.jsonl"))
+    file.write_bytes(file.read_bytes()[:-20])
+    assert fleet(*words)["runs"][0]["verdict"] == "inconclusive"
+
+
+class Links(HTMLParser):
+    """The addresses that a page links to, and whatever it would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "a":
+            self.links.append(given.get("href") or "")
+        self.loads += [v for name, v in given.items() if name == "src" and v]
+
+
+def test_every_link_of_the_site_leads_to_a_page_of_it(tmp_path: Path) -> None:
+    run(tmp_path / "t", "a", "death")
+    run(tmp_path / "t", "b", "risk", model="../<b>&evil")
+    run(tmp_path / "t", "c")
+    site = tmp_path / "site"
+    told = wstrace("fleet", str(tmp_path / "t"), "--no-cache", "--jobs", "1", "-o", str(site))
+    assert told.returncode == 0, told.stderr
+    pages = sorted(p.relative_to(site).as_posix() for p in site.rglob("*.html"))
+    assert len(pages) == 1 + 2 + 3
+    reached = {"index.html"}
+    for page in pages:
+        found = Links((site / page).read_text())
+        assert found.loads == []
+        for link in found.links:
+            if not link.startswith(("#", "data:")):
+                target = ((site / page).parent / link).resolve()
+                assert target.is_file(), (page, link)
+                reached.add(target.relative_to(site).as_posix())
+    assert reached == set(pages)
+    assert "<b>&evil" not in (site / "index.html").read_text()
+    assert {p.name for p in site.rglob("*")} <= {
+        "index.html", "models", "runs", *(Path(p).name for p in pages)
+    }  # fmt: skip
+
+
+def test_reports_of_clean_runs_can_be_left_out(tmp_path: Path) -> None:
+    run(tmp_path / "t", "a", "death")
+    run(tmp_path / "t", "b")
+    words = ("fleet", str(tmp_path / "t"), "--no-cache", "--jobs", "1", "-o")
+    wstrace(*words, str(tmp_path / "site"), "--reports", "findings")
+    assert len(list((tmp_path / "site" / "runs").iterdir())) == 1
+
+
+def test_parquet_has_a_row_a_site_and_one_where_there_is_none(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    run(tmp_path / "t", "a", "death")
+    run(tmp_path / "t", "b", "no worker")
+    target = tmp_path / "fleet.parquet"
+    told = wstrace("fleet", str(tmp_path / "t"), "--no-cache", "--jobs", "1", "-o", str(target))
+    assert told.returncode == 0, told.stderr
+    table = parquet.read_table(target)
+    assert table.column_names == [column.name for column in FLEET]
+    rows = table.to_pylist()
+    assert [r["run"] for r in rows] == ["a", "a", "b"]
+    worst = next(r for r in rows if r["escaped"])
+    # a quarter of 4 MiB, and 64 KiB more
+    assert (worst["arena_bytes"], worst["serving_bytes"]) == (1 << 20, (1 << 20) + 65536)
+    assert rows[-1]["file"] is None
+
+
+def test_the_text_names_site_model_and_numbers(tmp_path: Path) -> None:
+    run(tmp_path / "t", "a", "death")
+    run(tmp_path / "t", "b")
+    told = wstrace("fleet", str(tmp_path / "t"), "--no-cache", "--jobs", "1")
+    assert told.returncode == 0
+    assert "2 runs of 2 ranks: 1 clean, 1 with findings (1 died of one)" in told.stdout
+    assert "fleet_attn.py:_continuation_prefill" in told.stdout.replace("\n  ", "")
+    assert "1.06 MiB" in told.stdout  # 1 MiB and 64 KiB
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("gone",), "No such file or folder: gone."),
+        (("t", "-o", "x.doc"), "Cannot tell the format from x.doc."),
+        (("t", "--format", "xml"), "No such format: xml."),
+        (("t", "--format", "parquet"), "parquet does not go to standard output."),
+        (("t", "--format", "html"), "html does not go to standard output."),
+        (("t", "--cache", "file"), "Cannot use the cache file/fleet.sqlite"),
+        (("empty",), "No trace and no log below empty."),
+    ],
+)
+def test_bad_input_is_two_lines(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    run(tmp_path / "t", "a")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    told = wstrace("fleet", *words, "--jobs", "1", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
+    assert (told.returncode, told.stdout) == (2, "")
+    lines = told.stderr.splitlines()
+    assert len(lines) == 2
+    assert says in lines[0]
+
+
+def test_without_ray_the_engine_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    run(tmp_path / "t", "a")
+    told = wstrace("fleet", str(tmp_path / "t"), "--no-cache", "--engine", "ray")
+    assert told.returncode == 2
+    assert "--engine ray needs Ray" in told.stderr
+    assert "pip install 'wstrace[ray]'" in told.stderr
+
+
+def test_what_holds_no_trace_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
+    run(tmp_path / "t", "a")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "README.md").write_text("no trace")
+    made = fleet(str(tmp_path / "t"), str(other), "--no-cache")
+    assert made["counts"]["clean"] == 1
+    assert made["notes"] == [f"{other} holds no trace and no log"]
+
+
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
+    run(tmp_path / "t", "a")
+    (tmp_path / "t" / "loop").symlink_to(tmp_path / "t")
+    shutil.copytree(tmp_path / "t" / "a", tmp_path / "t" / "copy")
+    made = fleet(str(tmp_path / "t"), "--no-cache")
+    assert [r["words"] for r in made["runs"]] == [
+        ["1 file of this run lay there twice: counted once"]
+    ]

@@ -1,0 +1,163 @@
+"""`wstrace fleet URI...`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from wstrace.errors import WstraceError
+
+if TYPE_CHECKING:
+    from wstrace.fleet.fleet import Fleet
+
+URIS = Annotated[
+    list[str],
+    typer.Argument(metavar="URI...", help="Folders with traces and logs, or single ones."),
+]
+FORMAT = Annotated[
+    str | None, typer.Option("--format", help="text, json, parquet or html (a site).")
+]
+OUT = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="FILE.json, .parquet, .txt, or a folder: the site."),
+]
+ENGINE = Annotated[
+    Literal["local", "ray"],
+    typer.Option("--engine", help="local: processes here. ray: tasks of an existing cluster."),
+]
+JOBS = Annotated[
+    int | None, typer.Option("--jobs", min=1, help="Processes (default: one a core).")
+]
+REPORTS = Annotated[
+    Literal["all", "findings", "none"],
+    typer.Option("--reports", help="Which runs get a report in the site."),
+]
+CACHE = Annotated[
+    Path | None,
+    typer.Option("--cache", help="Folder for what was read (default: in the user's cache)."),
+]
+NO_CACHE = Annotated[bool, typer.Option("--no-cache", help="Keep nothing between two calls.")]
+UNLOCKED = Annotated[
+    bool, typer.Option("--allow-unlocked", help="A run that never locks is not inconclusive.")
+]
+
+FORMATS: Final = ("text", "json", "parquet", "html")
+EXTENSIONS: Final = {".json": "json", ".parquet": "parquet", ".txt": "text", "": "html"}
+
+
+def command(
+    uris: URIS,
+    fmt: FORMAT = None,
+    output: OUT = None,
+    engine: ENGINE = "local",
+    jobs: JOBS = None,
+    reports: REPORTS = "all",
+    cache: CACHE = None,
+    no_cache: NO_CACHE = False,
+    allow_unlocked: UNLOCKED = False,
+) -> None:
+    """Thousands of traces and logs: what escapes where, what got worse.
+
+    Exits 0 when it has read them; what is wrong with a run is told, and ends nothing. `gate`
+    judges.
+    Example: wstrace fleet /mnt/traces -o site
+    """
+    from wstrace.cli.fleet.engines import engine as engine_of
+    from wstrace.cli.fleet.job import Job
+    from wstrace.cli.fleet.reading_all import scan
+    from wstrace.fleet.fleet import Fleet
+    from wstrace.fleet.store import NAME, Store
+
+    name = _format(fmt, output)
+    at = None if no_cache else (cache or _user_cache()) / NAME
+    pages = _pages(name, output, reports)
+    chosen = engine_of(engine, jobs)
+    with Store(at) as store:
+        job = Job(allow_unlocked, reports, pages)
+        done = scan([Path(uri) for uri in uris], store, job, chosen)
+        fleet = Fleet(store, done.files, done.read, done.cached, done.wrong)
+        if not done.read + done.cached:
+            raise WstraceError(
+                f"No trace and no log below {', '.join(uris)}.",
+                "Give folders that `wstrace run` made, or a folder above them.",
+            )
+        _write(fleet, name, output)
+
+
+def _format(fmt: str | None, output: Path | None) -> str:
+    """The format: what was asked for, else by the extension of `output`, else text."""
+    known = None if output is None else EXTENSIONS.get(output.suffix.lower())
+    if output is not None and output.is_dir():
+        known = "html"
+    name = fmt or (known if output is not None else "text")
+    if name not in FORMATS:
+        what = f"No such format: {fmt}" if fmt else f"Cannot tell the format from {output}"
+        raise WstraceError(f"{what}.", f"Add --format {'|'.join(FORMATS)}.")
+    if name in ("parquet", "html") and (output is None or str(output) == "-"):
+        raise WstraceError(
+            f"{name} does not go to standard output.",
+            "Give a file: -o fleet.parquet."
+            if name == "parquet"
+            else "Give a folder: -o site.",
+        )
+    return name
+
+
+def _user_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "wstrace"
+
+
+def _pages(name: str, output: Path | None, reports: str) -> str:
+    """The folder of the runs' reports, made; empty where none are wanted."""
+    from wstrace.report.html.fleet_site import RUNS
+
+    if name != "html" or output is None or reports == "none":
+        return ""
+    folder = output.absolute() / RUNS
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WstraceError(
+            f"Cannot make {folder}: {error.strerror}.", "Give a folder that can be written."
+        ) from error
+    return str(folder)
+
+
+def _write(fleet: Fleet, name: str, output: Path | None) -> None:
+    from wstrace.cli import outlet
+
+    if name == "html":
+        from wstrace.report.html.fleet_site import write_site
+
+        assert output is not None
+        index, *models = write_site(fleet, output)
+        print(f"Wrote {index} and {len(models)} pages of models.", file=sys.stderr)
+    elif name == "parquet":
+        from wstrace.report.export.fleet_table import write_parquet
+
+        assert output is not None
+        write_parquet(fleet, output)
+        print(f"Wrote {output}.", file=sys.stderr)
+    elif name == "json":
+        from wstrace.report.fleet_json import render_json
+
+        outlet.write(render_json(fleet), output)
+    else:
+        _text(fleet, output)
+
+
+def _text(fleet: Fleet, output: Path | None) -> None:
+    from wstrace.cli import outlet
+    from wstrace.report.fleet_text import print_fleet, render_fleet
+
+    if output is None and sys.stdout.isatty():
+        from rich.console import Console
+
+        print_fleet(fleet, Console(file=sys.stdout, highlight=False))
+        return
+    outlet.write(render_fleet(fleet), output)

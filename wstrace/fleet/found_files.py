@@ -1,0 +1,124 @@
+"""The files of a fleet: which of a folder tree are records, ends of runs or logs, and whose."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from wstrace.errors import WstraceError, one_line
+from wstrace.trace.reader import SUFFIX, read_header
+from wstrace.trace.run_file import RUN_FILE, read_run
+from wstrace.triage.log_run import is_log
+
+FileKind = Literal["records", "end", "log"]
+"""A process's records, a run.json, a text."""
+
+# run.20261128T014238Z-4bd7e681.json
+# matches: "run.20261128T014238Z-4bd7e681.json"
+_END: Final = re.compile(r"run(?:\.(?P<run>.+))?\.json")
+# matches: "serve.log.2.gz"
+_LOG: Final = re.compile(r".+\.log(?:\.\d{1,9})?(?:\.(?:gz|bz2|xz|zip|tar))?", re.I)
+# what the recorder puts behind the run's id: host, pid, start in ns, a random number
+# matches: "4bd7e681.host.30091.1795830203879311338.2fa811b7.wst.jsonl"
+_OF_PROCESS: Final = re.compile(r"(?P<run>.+)\.[^.]+\.\d+\.\d+\.[0-9a-f]+\.wst\.jsonl")
+
+
+class FoundFile(msgspec.Struct, frozen=True):
+    """One file as it lay there: `digest` of its bytes, the run that it belongs to.
+
+    `wrong` says why it cannot be read; then `run` is what its name says, or empty.
+    """
+
+    path: str
+    kind: FileKind
+    size: int
+    mtime_ns: int
+    digest: str = ""
+    run: str = ""
+    wrong: str = ""
+
+
+def kind_of(name: str) -> FileKind | None:
+    """What a file in a folder is by its name; None for one that is not looked at."""
+    if name.endswith(SUFFIX):
+        return "records"
+    if name == RUN_FILE or (name.startswith("run.") and _END.fullmatch(name)):
+        return "end"
+    return "log" if _LOG.fullmatch(name) else None
+
+
+def named_kind(path: Path) -> FileKind:
+    """What a file is that was given by its own name, whatever that is."""
+    return kind_of(path.name) or ("log" if is_log(path) else "records")
+
+
+def walk(root: Path, wrong: list[str]) -> Iterator[tuple[str, FileKind]]:
+    """Every file of `root` that may matter, folder by folder, in the order of names.
+
+    Symbolic links to folders are not followed. A folder that cannot be listed goes to `wrong`.
+    """
+    waiting = [str(root)]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError as error:
+            wrong.append(one_line(f"{folder}: {error.strerror or error}"))
+            continue
+        for entry in entries:
+            kind = kind_of(entry.name)
+            if kind is not None and entry.is_file():
+                yield entry.path, kind
+        below = [e.path for e in entries if e.is_dir(follow_symlinks=False)]
+        waiting += reversed(below)
+
+
+def look(path: str, kind: FileKind) -> FoundFile:
+    """The file with its digest and its run."""
+    size = mtime = 0
+    try:
+        found = os.stat(path)
+        size, mtime = found.st_size, found.st_mtime_ns
+        if not stat.S_ISREG(found.st_mode):
+            return FoundFile(path, kind, size, mtime, wrong="not a plain file")
+        digest = _digest(path)
+    except OSError as error:
+        why = one_line(error.strerror or str(error))
+        return FoundFile(path, kind, size, mtime, run=named_run(path), wrong=why)
+    run, wrong = _run_of(Path(path), kind)
+    return FoundFile(path, kind, size, mtime, digest, run, wrong)
+
+
+def _digest(path: str) -> str:
+    """Thirty-two hex digits over the bytes."""
+    with open(path, "rb") as file:
+        made = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+    return made.hexdigest()
+
+
+def _run_of(path: Path, kind: FileKind) -> tuple[str, str]:
+    """The run's id, and what is wrong with the file."""
+    if kind == "log":
+        return "", ""
+    try:
+        if kind == "records":
+            return read_header(path).run, ""
+        meta = read_run(path)
+        return (meta.run if meta else ""), ""
+    except WstraceError as error:
+        return named_run(str(path)), one_line(error.message)
+
+
+def named_run(path: str) -> str:
+    """The run that a file's name says; empty where it says none."""
+    name = Path(path).name
+    found = (_OF_PROCESS if name.endswith(SUFFIX) else _END).fullmatch(name)
+    return (found["run"] or "") if found else ""

@@ -1,0 +1,162 @@
+"""What got worse between two vLLM versions: the same model and the same settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from wstrace.trace.records import Limit
+from wstrace.versions import release_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Worsening = Literal["escapes", "smaller arena", "larger arena", "larger bound"]
+ORDER: Final[tuple[Worsening, ...]] = (
+    "escapes", "smaller arena", "larger bound", "larger arena",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Regression:
+    """One change of a site (of a slot, where `file` is empty) from `old` to `new`.
+
+    `before` and `after` are bytes, of `escapes` runs that escaped; `old_runs` and `new_runs`
+    how many runs stand behind them. `example` is a run of the new version.
+    """
+
+    change: Worsening
+    model: str
+    old: str
+    new: str
+    file: str
+    function: str
+    ubatch: int
+    lane: int
+    before: int
+    after: int
+    old_runs: int
+    new_runs: int
+    example: str
+
+
+def setting_text(setting: Mapping[str, Limit]) -> str:
+    """A setting as one text, equal for equal ones."""
+    return json.dumps(dict(sorted(setting.items())), separators=(",", ":"))
+
+
+def regressions(groups: pd.DataFrame, sites: pd.DataFrame) -> list[Regression]:
+    """Every change for the worse from a version to the next later one that ran the same.
+
+    Settings are the same where every number that both have is: a version may not know one of
+    them. Two groups of one version are not compared.
+    """
+    found: list[Regression] = []
+    rows = [_named(row) for row in groups.to_dict("records")]
+    by_group: dict[tuple[str, str, str], dict[tuple[Any, ...], dict[str, Any]]] = {}
+    for site in sites.to_dict("records"):
+        group = (site["model"], site["setting"], site["vllm"])
+        key = (site["file"], site["function"], site["ubatch"], site["lane"])
+        by_group.setdefault(group, {})[key] = _named(site)
+    for old, new in _pairs(rows):
+        before = by_group.get((old["model"], old["setting"], old["vllm"]), {})
+        after = by_group.get((new["model"], new["setting"], new["vllm"]), {})
+        found += _changes(old, new, before, after)
+    return sorted(found, key=lambda r: (ORDER.index(r.change), r.model, r.new, r.file))
+
+
+def _named(row: Mapping[Hashable, Any]) -> dict[str, Any]:
+    return {str(name): value for name, value in row.items()}
+
+
+def _pairs(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each group with that of the newest older version whose settings agree."""
+    for new in rows:
+        wanted = json.loads(new["setting"])
+        older = [
+            row
+            for row in rows
+            if row["model"] == new["model"]
+            and _release(row) < _release(new)
+            and _agree(json.loads(row["setting"]), wanted)
+        ]
+        if older and wanted:
+            yield max(older, key=_release), new
+
+
+def _release(row: Mapping[str, Any]) -> tuple[int, ...]:
+    """Its version's numbers; a run of several versions, or of none, is older than all."""
+    return release_of(row["vllm"]).numbers or (-1, 0, 0)
+
+
+def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    common = one.keys() & other.keys()
+    return bool(common) and all(one[name] == other[name] for name in common)
+
+
+def _changes(
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    before: Mapping[tuple[Any, ...], Mapping[str, Any]],
+    after: Mapping[tuple[Any, ...], Mapping[str, Any]],
+) -> Iterator[Regression]:
+    slots: set[tuple[str, Any, Any]] = set()
+    for key, site in after.items():
+        seen = before.get(key)
+        escaped_before = int(seen["escaped"]) if seen else 0
+        if site["escaped"] and not escaped_before:
+            yield _change("escapes", old, new, key, 0, int(site["escaped"]))
+        if seen is None:
+            continue
+        if _above(site["bound_low"], seen["bound_high"]):
+            low, high = int(seen["bound_high"]), int(site["bound_low"])
+            yield _change("larger bound", old, new, key, low, high)
+        for change, was, now in _of_slot(seen, site):
+            if (change, key[2], key[3]) not in slots:
+                slots.add((change, key[2], key[3]))
+                yield _change(change, old, new, ("", "", key[2], key[3]), was, now)
+
+
+def _of_slot(
+    seen: Mapping[str, Any], site: Mapping[str, Any]
+) -> Iterator[tuple[Worsening, int, int]]:
+    """The arena's change, where every run of one version is beyond every run of the other."""
+    if _above(seen["arena_low"], site["arena_high"]):
+        yield "smaller arena", int(seen["arena_low"]), int(site["arena_high"])
+    if _above(site["arena_low"], seen["arena_high"]):
+        yield "larger arena", int(seen["arena_high"]), int(site["arena_low"])
+
+
+def _above(one: Any, other: Any) -> bool:
+    """Whether both are known and the first is larger."""
+    import pandas as pd
+
+    return not pd.isna(one) and not pd.isna(other) and int(one) > int(other)
+
+
+def _change(
+    change: Worsening,
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    key: tuple[Any, ...],
+    before: int,
+    after: int,
+) -> Regression:
+    file, function, ubatch, lane = key
+    return Regression(
+        change=change,
+        model=new["model"],
+        old=old["vllm"],
+        new=new["vllm"],
+        file=file,
+        function=function,
+        ubatch=int(ubatch),
+        lane=int(lane),
+        before=before,
+        after=after,
+        old_runs=int(old["runs"]),
+        new_runs=int(new["runs"]),
+        example=new["example"],
+    )

@@ -1,0 +1,158 @@
+"""The files, rows and cache of a fleet in one SQLite file: memory stays small, and a scan that
+was cut goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from wstrace.errors import WstraceError
+from wstrace.fleet.found_files import FileKind, FoundFile, look
+from wstrace.fleet.source import RowSource, log_source, source_of
+from wstrace.fleet.summary import RunSummary, decode, encode
+
+NAME: Final = "fleet.sqlite"
+_BATCH: Final = 500
+_TABLES: Final = """
+create table if not exists files (
+    path text primary key, kind text, size integer, mtime_ns integer,
+    digest text, run text, wrong text, scan integer);
+create index if not exists runs on files (scan, run, path);
+create table if not exists summaries (key text primary key, summary blob);
+create temp table rows (
+    number integer primary key, run text, kind text, model text, vllm text, verdict text,
+    started text, page text, summary blob);
+"""
+
+
+class Store:
+    """A fleet's memory on disk. `path` None: a file that goes when the store is closed."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._folder = (
+            tempfile.TemporaryDirectory(prefix="wstrace-fleet-") if not path else None
+        )
+        self.path = path or Path(self._folder.name if self._folder else ".") / NAME
+        try:
+            self._db = self._opened()
+        except (sqlite3.Error, OSError) as error:
+            raise WstraceError(
+                f"Cannot use the cache {self.path}: {error}.",
+                "Delete it, name another folder with --cache, or add --no-cache.",
+            ) from error
+
+    def _opened(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        db = sqlite3.connect(self.path, timeout=60)
+        os.chmod(self.path, 0o600)
+        db.execute("pragma temp_store = file")
+        db.execute("pragma synchronous = off")  # what is lost is read again
+        db.executescript(_TABLES)
+        self._scan = db.execute("select coalesce(max(scan), 0) + 1 from files").fetchone()[0]
+        return db
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._db.commit()
+        self._db.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def take(self, found: Iterable[tuple[str, FileKind]]) -> Iterator[FoundFile]:
+        """Each file looked at; one whose size and time are known is not read again."""
+        for number, (path, kind) in enumerate(found, 1):
+            file = self._known(path, kind) or look(path, kind)
+            values = (*(getattr(file, name) for name in _COLUMNS), self._scan)
+            self._db.execute("insert or replace into files values (?,?,?,?,?,?,?,?)", values)
+            if number % _BATCH == 0:
+                self._db.commit()
+            yield file
+        self._db.commit()
+
+    def _known(self, path: str, kind: FileKind) -> FoundFile | None:
+        row = self._db.execute(
+            f"select {', '.join(_COLUMNS)} from files where path = ?", (path,)
+        ).fetchone()
+        if row is None:
+            return None
+        known = FoundFile(**dict(zip(_COLUMNS, row, strict=True)))
+        try:
+            now = os.stat(path)
+        except OSError:
+            return None
+        same = (known.kind, known.size, known.mtime_ns) == (kind, now.st_size, now.st_mtime_ns)
+        return known if same and known.digest else None
+
+    def sources(self) -> Iterator[RowSource]:
+        """The runs of this scan by id, then its logs."""
+        query = (
+            f"select {', '.join(_COLUMNS)} from files where scan = ? and kind %s 'log' "
+            "order by run, path"
+        )
+        rows = self._db.execute(query % "!=", (self._scan,))
+        found = (FoundFile(**dict(zip(_COLUMNS, row, strict=True))) for row in rows)
+        for run, files in groupby(found, key=lambda file: file.run):
+            if run:
+                yield source_of(run, list(files))
+            else:  # a file of no run: a row of its own
+                for file in files:
+                    yield source_of(Path(file.path).name, [file])
+        seen: set[str] = set()
+        for row in self._db.execute(query % "=", (self._scan,)):
+            source = log_source(FoundFile(**dict(zip(_COLUMNS, row, strict=True))))
+            if source.digest not in seen:
+                seen.add(source.digest)
+                yield source
+
+    def cached(self, key: str) -> RunSummary | None:
+        """The summary made before from the same bytes by the same code."""
+        query = "select summary from summaries where key = ?"
+        found = self._db.execute(query, (key,)).fetchone()
+        return decode(found[0]) if found else None
+
+    def keep(self, key: str, summary: RunSummary) -> None:
+        """Put a summary into the cache."""
+        self._db.execute(
+            "insert or replace into summaries values (?,?)", (key, encode(summary))
+        )
+        self._db.commit()
+
+    def add(self, summary: RunSummary) -> None:
+        """One row of this fleet."""
+        s = summary
+        row = (s.run, s.kind, s.model, s.vllm, s.verdict, s.started, s.page, encode(s))
+        self._db.execute(
+            "insert into rows (run, kind, model, vllm, verdict, started, page, summary)"
+            " values (?,?,?,?,?,?,?,?)",
+            row,
+        )
+
+    def summaries(self) -> Iterator[RunSummary]:
+        """Every row, by run."""
+        for (blob,) in self._db.execute("select summary from rows order by run, number"):
+            yield decode(blob)
+
+    def of_model(self, model: str, most: int) -> list[RunSummary]:
+        """The newest rows of a model, those with findings first."""
+        rows = self._db.execute(
+            "select summary from rows where model = ? order by verdict != 'findings', "
+            "started desc, number limit ?",
+            (model, most),
+        )
+        return [decode(blob) for (blob,) in rows]
+
+
+_COLUMNS: Final = ("path", "kind", "size", "mtime_ns", "digest", "run", "wrong")

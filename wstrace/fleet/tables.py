@@ -1,0 +1,276 @@
+"""What a fleet's rows say together: one table a question, as pandas DataFrames.
+
+Escapes, sizes and bounds are those of each run's report; here they are only counted and
+compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from wstrace.findings.codes import ESCAPES
+from wstrace.fleet.grouped_rows import GroupedRows
+from wstrace.fleet.regressions import Regression, regressions, setting_text
+from wstrace.fleet.summary import RunSummary
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COMING: Final = frozenset(("WS103", "WS107"))
+"""What a bound above the arena makes; WS103 is one of them where it is an error."""
+WHERE: Final = ("model", "vllm")
+SITE: Final = ("file", "function", "ubatch", "lane")
+
+
+class Tables:
+    """The tables of a fleet, made row by row."""
+
+    def __init__(self) -> None:
+        self._versions = GroupedRows(
+            WHERE,
+            {
+                **dict.fromkeys(("runs", "logs", "clean", "findings", "inconclusive"), "sum"),
+                "escaped": "sum",
+                "ranks": "max",
+                "first": "min",
+                "last": "max",
+            },
+        )
+        self._escapes = GroupedRows(
+            ("file", "function", "caller", "ubatch", "lane", *WHERE),
+            {
+                "runs": "sum",
+                "died": "sum",
+                "codes": "max",
+                "asked_bytes": "max",
+                "arena_bytes": "min",
+                "bound_bytes": "max",
+                "grade": "first",
+                "first": "min",
+                "last": "max",
+                "example": "first",
+                "page": "first",
+            },
+        )
+        self._arenas = GroupedRows(
+            (*WHERE, "ubatch", "lane", "reserved"),
+            {
+                "runs": "sum",
+                "arena_bytes": "max",
+                "smallest_bytes": "min",
+                "used_bytes": "max",
+                "spare_bytes": "max",
+                "ranks_differ": "sum",
+            },
+        )
+        self._risks = GroupedRows(
+            (*WHERE, *SITE, "code"),
+            {
+                "runs": "sum",
+                "bound_bytes": "max",
+                "arena_bytes": "min",
+                "grade": "first",
+                "example": "first",
+                "page": "first",
+            },
+        )
+        self._refuted = GroupedRows(
+            ("rule", "file", "function", *WHERE),
+            {"runs": "sum", "why": "first", "example": "first", "page": "first"},
+        )
+        self._groups = GroupedRows(
+            ("model", "setting", "vllm"), {"runs": "sum", "escaped": "sum", "example": "first"}
+        )
+        self._sites = GroupedRows(
+            ("model", "setting", "vllm", *SITE),
+            {
+                "runs": "sum",
+                "escaped": "sum",
+                "warmup_low": "min",
+                "warmup_high": "max",
+                "arena_low": "min",
+                "arena_high": "max",
+                "bound_low": "min",
+                "bound_high": "max",
+                "example": "first",
+            },
+        )
+
+    def add(self, row: RunSummary) -> None:
+        """Count one row in; what could not be read is in no table."""
+        if row.kind == "unread":
+            return
+        self._versions.add(_version(row))
+        for escape in _escapes(row):
+            self._escapes.add(escape)
+        for risk in _risks(row):
+            self._risks.add(risk)
+        if row.kind == "log":
+            return
+        for arena in _arenas(row):
+            self._arenas.add(arena)
+        for refuted in _refuted(row):
+            self._refuted.add(refuted)
+        setting = setting_text(row.setting)
+        group = {"model": row.model, "setting": setting, "vllm": row.vllm, "runs": 1}
+        escaped = int(_has_escape(row))
+        self._groups.add({**group, "escaped": escaped, "example": row.run})
+        for site in _sites(row):
+            self._sites.add({**group, **site, "example": row.run})
+
+    def versions(self) -> pd.DataFrame:
+        """A row a model and vLLM version: how many runs, with which verdict."""
+        return self._versions.frame()
+
+    def escapes(self) -> pd.DataFrame:
+        """A row a site that escaped, its model and version; the most runs first."""
+        return self._escapes.frame().sort_values(
+            ["runs", "asked_bytes", "file"], ascending=[False, False, True]
+        )
+
+    def arenas(self) -> pd.DataFrame:
+        """Used against reserved: a row a model, version and slot, the most to spare first."""
+        return self._arenas.frame().sort_values(
+            ["spare_bytes", "model"], ascending=[False, True]
+        )
+
+    def risks(self) -> pd.DataFrame:
+        """Sites whose bound is above the arena of a run in which they did not escape."""
+        return self._risks.frame().sort_values(
+            ["runs", "bound_bytes", "model"], ascending=[False, False, True]
+        )
+
+    def refuted(self) -> pd.DataFrame:
+        """Rules of known sites that a request of some run contradicts."""
+        return self._refuted.frame().sort_values(["runs", "rule"], ascending=[False, True])
+
+    def regressions(self) -> list[Regression]:
+        """What got worse from one vLLM version to a later one, with the same settings."""
+        return regressions(self._groups.frame(), self._sites.frame())
+
+
+def _has_escape(row: RunSummary) -> bool:
+    return any(finding["code"] in ESCAPES for finding in row.findings)
+
+
+def _version(row: RunSummary) -> Mapping[str, Any]:
+    verdicts = ("clean", "findings", "inconclusive")
+    return {
+        "model": row.model,
+        "vllm": row.vllm,
+        "runs": int(row.kind == "run"),
+        "logs": int(row.kind == "log"),
+        **{v: int(row.kind == "run" and row.verdict == v) for v in verdicts},
+        "escaped": int(_has_escape(row)),
+        "ranks": row.ranks,
+        "first": row.day or None,
+        "last": row.day or None,
+    }
+
+
+def _escapes(row: RunSummary) -> Iterator[Mapping[str, Any]]:
+    """Each site once a run, with its worst numbers."""
+    worst: dict[tuple[object, ...], dict[str, Any]] = {}
+    for finding in row.findings:
+        if finding["code"] not in ESCAPES:
+            continue
+        key = (finding["file"], finding["function"], finding["ubatch"], finding["lane"])
+        seen = worst.setdefault(key, {**finding, "codes": finding["code"]})
+        if (finding["serving_bytes"] or 0) > (seen["serving_bytes"] or 0):
+            worst[key] = {**finding, "codes": finding["code"]}
+    for finding in worst.values():
+        # the line moves from build to build: the function and its file are the site
+        caller = "" if finding["file"] else finding["caller"] or "unknown site"
+        yield {
+            "file": finding["file"] or "",
+            "function": finding["function"] or "",
+            "caller": caller,
+            "ubatch": finding["ubatch"],
+            "lane": finding["lane"],
+            "model": row.model,
+            "vllm": row.vllm,
+            "runs": 1,
+            "died": int(row.died),
+            "codes": finding["codes"],
+            "asked_bytes": finding["serving_bytes"],
+            "arena_bytes": finding["arena_bytes"],
+            "bound_bytes": finding["bound_bytes"],
+            "grade": finding["grade"],
+            "first": row.day or None,
+            "last": row.day or None,
+            "example": row.run,
+            "page": row.page or None,
+        }
+
+
+def _risks(row: RunSummary) -> Iterator[Mapping[str, Any]]:
+    for finding in row.findings:
+        above = (finding["bound_bytes"] or 0) > (finding["arena_bytes"] or 0)
+        if finding["code"] in COMING and finding["severity"] != "note" and above:
+            names = ("file", "function", "ubatch", "lane", "code", "bound_bytes", "grade")
+            yield {
+                **{name: finding[name] for name in names},
+                "arena_bytes": finding["arena_bytes"],
+                "model": row.model,
+                "vllm": row.vllm,
+                "runs": 1,
+                "example": row.run,
+                "page": row.page or None,
+            }
+
+
+def _arenas(row: RunSummary) -> Iterator[Mapping[str, Any]]:
+    for arena in row.arenas:
+        yield {
+            "model": row.model,
+            "vllm": row.vllm,
+            "ubatch": arena.ubatch,
+            "lane": arena.lane,
+            "reserved": row.reserved,
+            "runs": 1,
+            "arena_bytes": arena.largest,
+            "smallest_bytes": arena.smallest,
+            "used_bytes": arena.used,
+            "spare_bytes": max(0, arena.largest - arena.used),
+            "ranks_differ": int(arena.largest != arena.smallest),
+        }
+
+
+def _refuted(row: RunSummary) -> Iterator[Mapping[str, Any]]:
+    found = {(s["rule"], s["file"], s["function"]): s for s in row.sites if s["refuted"]}
+    for site in found.values():
+        yield {
+            "rule": site["rule"],
+            "file": site["file"],
+            "function": site["function"],
+            "model": row.model,
+            "vllm": row.vllm,
+            "runs": 1,
+            "why": site["refuted"],
+            "example": row.run,
+            "page": row.page or None,
+        }
+
+
+def _sites(row: RunSummary) -> Iterator[Mapping[str, Any]]:
+    escaped = {
+        (f["file"], f["function"], f["ubatch"], f["lane"])
+        for f in row.findings
+        if f["code"] in ESCAPES
+    }
+    smallest = {(arena.ubatch, arena.lane): arena for arena in row.arenas}
+    for site in row.sites:
+        key = tuple(site[name] for name in SITE)
+        arena = smallest.get((site["ubatch"], site["lane"]))
+        proved = site["bound_bytes"] if site["grade"] == "proved" else None
+        yield {
+            **{name: site[name] for name in SITE},
+            "escaped": int(key in escaped),
+            "warmup_low": site["warmup_bytes"],
+            "warmup_high": site["warmup_bytes"],
+            "arena_low": arena.smallest if arena else None,
+            "arena_high": arena.largest if arena else None,
+            "bound_low": proved,
+            "bound_high": proved,
+        }

@@ -1,0 +1,168 @@
+"""A fleet as a static site: index.html, a page a model, links to each run's report.
+
+Pages are plain files with relative links, so that any web server, or none, can show them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from wstrace.files import write_whole
+from wstrace.report.fleet_rows import (
+    Rows,
+    TableCell,
+    arena_rows,
+    count,
+    counted,
+    escape_rows,
+    refuted_rows,
+    regression_rows,
+    risk_rows,
+    trouble_rows,
+    version_rows,
+    word,
+)
+from wstrace.report.html.page import build
+from wstrace.report.safe import clean
+
+if TYPE_CHECKING:
+    from wstrace.fleet.fleet import Fleet
+    from wstrace.fleet.summary import RunSummary
+
+MOST_ROWS: Final = 500
+MOST_RUNS: Final = 1000
+MOST_NOTES: Final = 200
+RUNS: Final = "runs"
+MODELS: Final = "models"
+UNNAMED: Final = "no model named"
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """One table of a page; `left` rows are not on it."""
+
+    id: str
+    title: str
+    head: Sequence[str]
+    rows: list[list[TableCell]]
+    left: int = 0
+    lead: str = ""
+
+    @property
+    def numbers(self) -> list[bool]:
+        """Which columns are numbers throughout."""
+        return [all(row[n].number for row in self.rows) for n in range(len(self.head))]
+
+    @property
+    def total(self) -> int:
+        """Rows with those that are left out."""
+        return len(self.rows) + self.left
+
+
+def write_site(fleet: Fleet, folder: Path) -> list[Path]:
+    """Write index.html and models/*.html; the reports below runs/ are there already.
+
+    Returns the pages. Raises OSError.
+    """
+    (folder / MODELS).mkdir(parents=True, exist_ok=True)
+    models = sorted(set(fleet.tables.versions()["model"]))
+    written = []
+    for model in models:
+        path = folder / MODELS / model_page(model)
+        write_whole(_model_page(fleet, model).encode(errors="backslashreplace"), path)
+        written.append(path)
+    index = folder / "index.html"
+    write_whole(_index(fleet).encode(errors="backslashreplace"), index)
+    return [index, *written]
+
+
+def model_page(model: str) -> str:
+    """The file of a model's page: its name as far as a file may have it, and a digest."""
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in model)
+    digest = hashlib.blake2b(model.encode(errors="surrogateescape"), digest_size=4)
+    return f"{name[:60].strip('.') or 'model'}-{digest.hexdigest()}.html"
+
+
+def _index(fleet: Fleet) -> str:
+    tables = list(_tables(fleet, None))
+    notes = [("", clean(wrong, 300)) for wrong in fleet.wrong]
+    found = trouble_rows(fleet)
+    notes += islice(found, max(0, MOST_NOTES - len(notes)))
+    left = sum(1 for _ in found)
+    return _page("fleet", counted(fleet), "", "", tables, notes, left)
+
+
+def _model_page(fleet: Fleet, model: str) -> str:
+    runs = fleet.store.of_model(model, MOST_RUNS + 1)
+    more = len(runs) > MOST_RUNS
+    head = ("run", "started", "vLLM", "verdict", "codes", "ranks", "largest rank", "what")
+    rows = [_run(row) for row in runs[:MOST_RUNS]]
+    lead = f"The newest {MOST_RUNS:,}, those with findings first." if more else ""
+    tables = [*_tables(fleet, model), PageTable(RUNS, "Runs", head, rows, 0, lead)]
+    title = clean(model) or UNNAMED
+    return _page(title, title, "../index.html", "../", tables, [], 0)
+
+
+def _run(row: RunSummary) -> list[TableCell]:
+    codes = " ".join(sorted({finding["code"] for finding in row.findings}))
+    ranks = count(row.ranks)
+    if row.expected > row.ranks:
+        ranks = replace(ranks, text=f"{row.ranks:,} of {row.expected:,}")
+    started = row.started[:16].replace("T", " ")
+    return [
+        word(row.run, f"{RUNS}/{row.page}" if row.page else ""), word(started or "-"),
+        word(row.vllm), word(row.verdict), word(codes or "-"), ranks,
+        word(row.largest_rank or "-"), word(row.sentence),
+    ]  # fmt: skip
+
+
+def _tables(fleet: Fleet, model: str | None) -> Iterator[PageTable]:
+    """The tables of the fleet, or of one model."""
+    made: tuple[tuple[str, str, Rows], ...] = (
+        ("models", "Models and versions", version_rows(fleet, model)),
+        ("escapes", "Where sites escape", escape_rows(fleet, model)),
+        ("risks", "At risk: the bound is above the arena", risk_rows(fleet, model)),
+        ("regressions", "Worse in a later vLLM", regression_rows(fleet, model)),
+        ("rules", "Rules that a trace contradicts", refuted_rows(fleet, model)),
+        ("arenas", "Used against reserved", arena_rows(fleet, model)),
+    )
+    for name, title, (head, rows) in made:
+        shown = [[_linked(cell) for cell in row] for row in rows[:MOST_ROWS]]
+        if name == "models" and model is None:
+            named = [str(m) for m in fleet.tables.versions()["model"]]
+            for row, of in zip(shown, named, strict=False):
+                row[0] = replace(
+                    row[0], page=f"{MODELS}/{model_page(of)}", text=clean(of) or UNNAMED
+                )
+        yield PageTable(name, title, head, shown, max(0, len(rows) - MOST_ROWS))
+
+
+def _linked(cell: TableCell) -> TableCell:
+    """A cell that names a run's report, with the report's folder."""
+    return replace(cell, page=f"{RUNS}/{cell.page}") if cell.page else cell
+
+
+def _page(
+    title: str,
+    headline: str,
+    up: str,
+    base: str,
+    tables: Sequence[PageTable],
+    notes: Sequence[tuple[str, str]],
+    left: int,
+) -> str:
+    context = {
+        "title": title,
+        "headline": headline,
+        "up": up,
+        "base": base,
+        "tables": tables,
+        "notes": notes,
+        "notes_left": left,
+    }
+    return build("fleet.html.j2", context, {})
