@@ -17,7 +17,7 @@ import msgspec
 from wstrace.errors import WstraceError, one_line
 from wstrace.findings.analysed_run import AnalysedRun, Verdict, analyse
 from wstrace.findings.coverage import missing_ranks
-from wstrace.findings.rests_on import died_at
+from wstrace.findings.ends import died_at
 from wstrace.fleet.clocks import clock_words, host_starts, started_ns
 from wstrace.fleet.source import RowSource
 from wstrace.frames.frames import finding_rows, site_rows
@@ -152,7 +152,7 @@ def summarise(source: RowSource, run: AnalysedRun, sentence: str) -> RunSummary:
         hosts=len({p.header.host for p in run.trace.processes}),
         ranks=len(workers),
         expected=len(workers) + len(missing_ranks(workers)),
-        died=died_at(workers) is not None,
+        died=died_at(run.trace.processes) is not None,
         reserved=any(e.event != "refused" for w in workers for e in w.reserves),
         largest_rank=largest_rank(workers),
         setting=_setting(workers),
