@@ -180,9 +180,9 @@ FLEET: Final[tuple[Column, ...]] = (
     Column("died", "bool", "the engine died of a refusal"),
     Column("reserved", "bool", "a reserve was applied"),
     Column("codes", "string", "codes of the run's findings, by space"),
-    *map(_unknown, SITES[1:]),
     Column("rule", "string", "the known site's rule, where one is for this site"),
     Column("refuted", "string", "what a request of the run says against that rule"),
+    *map(_unknown, SITES[1:]),
 )
 """Of `wstrace fleet`: a row a site of a run; one row with no site where a run has none."""
 
