@@ -184,7 +184,7 @@ def _write_rank(plan: Plan, rank: int, folder: Path, begun: int) -> Path:
 
 
 def _records(plan: Plan, rank: int) -> list[Record]:
-    world = Ranks(dp=plan.dp, tp=plan.tp, pp=1)
+    world = Ranks(dp=plan.dp, tp=plan.tp, pp=1, node=plan.hosts)
     start: list[Record] = [
         WorkerInit(ranks=plan.ranks_of(rank), world=world, limits=dict(plan.limits)),
         PREFILL,

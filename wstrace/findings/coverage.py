@@ -91,7 +91,8 @@ def find_missing(ranks: list[Worker]) -> list[Finding]:
         Finding(
             code="WS402",
             severity="inconclusive",
-            detail=f"{len(missing)} of {len(missing) + len(ranks)} ranks left no trace",
+            detail=f"{len(missing)} of {len(missing) + len(ranks)} ranks left no trace"
+            + _dark(ranks),
             advice="Install wstrace on every node, and give the gate all trace folders.",
             ranks=tuple(missing),
         )
@@ -99,10 +100,29 @@ def find_missing(ranks: list[Worker]) -> list[Finding]:
 
 
 def missing_ranks(ranks: list[Worker]) -> list[Ranks]:
-    """Expected (dp, pp, tp) places without a worker record, from the group sizes."""
+    """Expected (dp, pp, pcp, tp) places without a worker record, from the group sizes."""
     if not ranks:
         return []
     world = ranks[0].init.world
-    places = product(range(world.dp or 1), range(world.pp or 1), range(world.tp or 1))
-    seen = {(v.ranks.dp or 0, v.ranks.pp or 0, v.ranks.tp or 0) for v in ranks}
-    return [Ranks(dp=dp, pp=pp, tp=tp) for dp, pp, tp in places if (dp, pp, tp) not in seen]
+    groups = [world.dp, world.pp, world.pcp, world.tp]
+    places = product(*(range(size or 1) for size in groups))
+    seen = {tuple(n or 0 for n in (r.dp, r.pp, r.pcp, r.tp)) for r in (v.ranks for v in ranks)}
+    lost = [place for place in places if place not in seen]
+    alone = (world.pcp or 1) == 1
+    return [Ranks(dp=dp, pp=pp, pcp=None if alone else pcp, tp=tp) for dp, pp, pcp, tp in lost]
+
+
+def _dark(ranks: list[Worker]) -> str:
+    nodes = dark_nodes(ranks)
+    more = f" and {len(nodes) - 8} more" if len(nodes) > 8 else ""
+    return f", none of node {', '.join(map(str, nodes[:8]))}{more}" if nodes else ""
+
+
+def dark_nodes(ranks: list[Worker]) -> list[int]:
+    """Nodes of an engine over several, by the numbers that vLLM gives them, of which no rank
+    left a trace. Only where every worker knows its node and how many there are."""
+    nodes = {v.ranks.node for v in ranks}
+    counts = {v.init.world.node for v in ranks}
+    if len(counts) != 1 or None in nodes | counts:
+        return []
+    return [node for node in range(max(c or 0 for c in counts)) if node not in nodes]

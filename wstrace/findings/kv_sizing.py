@@ -5,12 +5,13 @@ from __future__ import annotations
 from wstrace.findings.finding import Finding
 from wstrace.runs.accounting import window_of
 from wstrace.runs.run import BoundOf
-from wstrace.runs.worker import AFTER_LOCK, Worker
-from wstrace.trace.records import Growth, Ranks, Slot
+from wstrace.runs.worker import AFTER_LOCK, Worker, ranks_named
+from wstrace.trace.records import Growth, Slot
 from wstrace.units import exact, human
 
 FAR_ABOVE = 4
 WORTH_A_NOTE = 1 << 20
+MOST_SIZES = 4
 
 
 def find(worker: Worker, bound_of: BoundOf) -> list[Finding]:
@@ -185,26 +186,34 @@ def kv_tokens(worker: Worker, size: int) -> int | None:
 
 def find_across(ranks: list[Worker]) -> list[Finding]:
     """WS204: the same slot locked at different sizes on ranks of one pipeline stage."""
-    sizes: dict[tuple[int | None, Slot], dict[int, list[Ranks]]] = {}
+    sizes: dict[tuple[int | None, Slot], dict[int, list[Worker]]] = {}
     for worker in ranks:
         for slot, size in worker.locked_sizes.items():
             by_size = sizes.setdefault((worker.ranks.pp, slot), {})
-            by_size.setdefault(size, []).append(worker.ranks)
+            by_size.setdefault(size, []).append(worker)
     findings = [_uneven(slot, by) for (_, slot), by in sizes.items() if len(by) > 1]
     return findings + [f for worker in ranks for f in _uneven_slots(worker)]
 
 
-def _uneven(slot: Slot, by_size: dict[int, list[Ranks]]) -> Finding:
+def _uneven(slot: Slot, by_size: dict[int, list[Worker]]) -> Finding:
     smallest = min(by_size)
     return Finding(
         code="WS204",
         severity="warning",
-        detail="ranks were locked at " + ", ".join(human(size) for size in sorted(by_size)),
+        detail=f"ranks were locked at {_sizes(by_size)}",
         advice="The smallest rank fails first: reserve the same bytes on every rank.",
         slot=slot,
-        ranks=tuple(by_size[smallest]),
+        ranks=tuple(worker.ranks for worker in by_size[smallest]),
         arena_bytes=smallest,
     )
+
+
+def _sizes(by_size: dict[int, list[Worker]]) -> str:
+    """`24.00 MiB (tp0), 32.00 MiB (tp1 and 6 more)`; of many sizes the least and the most."""
+    told = [f"{human(size)} ({ranks_named(by_size[size])})" for size in sorted(by_size)]
+    if len(told) <= MOST_SIZES:
+        return ", ".join(told)
+    return f"{len(told)} sizes, from {told[0]} to {told[-1]}"
 
 
 def _uneven_slots(worker: Worker) -> list[Finding]:

@@ -23,7 +23,7 @@ from wstrace.fleet.source import RowSource
 from wstrace.frames.frames import finding_rows, site_rows
 from wstrace.gate.limits import largest_arenas, model_of
 from wstrace.gate.runs import joined
-from wstrace.runs.worker import Worker, rank_name
+from wstrace.runs.worker import Worker, ranks_named
 from wstrace.trace.reader import load_files
 from wstrace.trace.records import Limit
 from wstrace.triage.log_run import LogRun, log_run
@@ -214,7 +214,7 @@ def largest_rank(workers: Sequence[Worker]) -> str:
     if len(set(sizes.values())) < 2:
         return ""
     worker = max(workers, key=lambda w: sizes[id(w)])
-    return rank_name(worker.ranks, worker.world) or f"rank {worker.ranks.rank or 0}"
+    return ranks_named([worker])
 
 
 def _twice(workers: Sequence[Worker]) -> list[str]:

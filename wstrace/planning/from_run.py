@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun
@@ -14,9 +15,11 @@ from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, p99, p
 from wstrace.reserve.schema import NotCovered
 from wstrace.runs.accounting import window_of
 from wstrace.runs.run import RunSite
-from wstrace.runs.worker import Worker
+from wstrace.runs.worker import Worker, ranks_named
 from wstrace.trace.records import Memory, Slot
 from wstrace.units import human
+
+MOST_SIZES: Final = 4
 
 
 def plan_run(run: AnalysedRun, wishes: Wishes, earlier: Sequence[Earlier] = ()) -> ReservePlan:
@@ -138,7 +141,22 @@ def _site_bound(group: Sequence[RunSite]) -> SiteBound:
         asks_max=max(s.largest for s in group),
         p99=p99(asks),
         slots=tuple(sorted({summary.slot for summary in group})),
+        by_rank=_by_rank(worst),
     )
+
+
+def _by_rank(site: RunSite) -> str:
+    """`the worst of 8 ranks: 6.00 MiB (tp7); 5.00 MiB (tp0 and 6 more)`; empty where the ranks
+    have one bound."""
+    found: dict[int, list[Worker]] = {}
+    for (worker, _), size in zip(site.uses, site.rank_bounds, strict=True):
+        found.setdefault(size or 0, []).append(worker)
+    if len(found) < 2:
+        return ""
+    sizes = sorted(found, reverse=True)
+    told = [f"{human(size)} ({ranks_named(found[size])})" for size in sizes[:MOST_SIZES]]
+    more = f"; {len(sizes) - MOST_SIZES} smaller sizes" if len(sizes) > MOST_SIZES else ""
+    return f"the worst of {len(site.uses)} ranks: {'; '.join(told)}{more}"
 
 
 def engine_of(ranks: Sequence[Worker], given: Mapping[str, int]) -> Engine:

@@ -21,6 +21,7 @@ class SiteBound:
 
     `asks_max` is the largest request seen, `p99` the size that 99 % of the different sizes
     seen stay within. `cover` is the choice that an earlier reserve made for it, if any.
+    `by_rank` says the bounds of the ranks, in words, where they differ.
     """
 
     file: str
@@ -30,6 +31,7 @@ class SiteBound:
     p99: int | None = None
     slots: tuple[Slot, ...] = ()
     cover: str = ""
+    by_rank: str = ""
 
     @property
     def name(self) -> str:

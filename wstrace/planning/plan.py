@@ -239,7 +239,8 @@ def _follows(site: SiteBound, engine: Engine) -> SiteReserve:
     for text in (reserve.formula or "0", *reserve.drivers.values(), *reserve.joint):
         names |= expression.parse(text).names
     given = {name: engine.given[name] for name in sorted(names & engine.given.keys())}
-    return msgspec.structs.replace(reserve, constants={**given, **reserve.constants})
+    why = "; ".join(filter(None, (reserve.why, site.by_rank)))
+    return msgspec.structs.replace(reserve, constants={**given, **reserve.constants}, why=why)
 
 
 def _chosen(choice: str, site: SiteBound) -> tuple[int, Cover]:

@@ -14,7 +14,7 @@ from wstrace.report.pages import page_url
 from wstrace.report.safe import clean
 from wstrace.report.verdict import why
 from wstrace.runs.run import RunSite
-from wstrace.runs.worker import rank_name
+from wstrace.runs.worker import NAMED_BY, rank_name
 from wstrace.trace.records import Ranks, ScheduledRequest, Slot, Step
 from wstrace.triage.diagnose.advice import is_older
 from wstrace.triage.redaction import redact
@@ -26,7 +26,6 @@ MAX_LINE = 600
 MAX_WAYS = 8
 
 
-GROUPS = ("dp", "pp", "tp", "ep")
 REPLAYED = "unknown (replayed)"
 """What every output says of serving, of a site whose requests stand in captured graphs."""
 
@@ -52,7 +51,7 @@ def ranks_text(ranks: Sequence[Ranks], world: Ranks | None = None) -> str:
     """The first eight ranks by name, and how many more there are; without the sizes of the
     groups in `world`, by what tells them apart."""
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    groups = [group for group in GROUPS if any(getattr(r, group) for r in ranks)]
+    groups = [group for group in NAMED_BY if any(getattr(r, group) for r in ranks)]
     named = [rank_name(r, world) or _named(r, groups) for r in ranks[:8]]
     return ", ".join(named) + more
 
@@ -73,7 +72,7 @@ def _named(ranks: Ranks, groups: Sequence[str]) -> str:
 
 def _numbered(ranks: Ranks) -> str:
     """`node 1 rank 0`, of a text that has no more; of a trace there is one rank then."""
-    if any(getattr(ranks, group) is not None for group in GROUPS):
+    if any(getattr(ranks, group) is not None for group in NAMED_BY):
         return "rank 0"
     numbers = (("node", ranks.node), ("rank", ranks.rank))
     return " ".join(f"{name} {n}" for name, n in numbers if n is not None) or "rank 0"

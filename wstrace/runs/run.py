@@ -19,12 +19,16 @@ BoundOf = Callable[[SiteKey], Bound]
 
 @dataclass
 class RunSite:
-    """One site in one slot over all ranks: the row of every table. Sizes are bytes."""
+    """One site in one slot over all ranks: the row of every table. Sizes are bytes.
+
+    `bound` is the worst rank's, `rank_bounds` each rank's in the order of `uses`.
+    """
 
     key: SiteKey
     slot: Slot
     uses: list[tuple[Worker, WorkerSite]]
     bound: Bound
+    rank_bounds: list[int | None] = field(default_factory=list)
 
     @property
     def caller(self) -> str:
@@ -127,7 +131,8 @@ class Run:
         self, key: SiteKey, slot: Slot, uses: list[tuple[Worker, WorkerSite]]
     ) -> RunSite:
         bounds = [self._bound(worker, key) for worker, _ in uses]
-        return RunSite(key, slot, uses, max(bounds, key=lambda b: b.bytes or 0))
+        worst = max(bounds, key=lambda b: b.bytes or 0)
+        return RunSite(key, slot, uses, worst, [bound.bytes for bound in bounds])
 
     def _bound(self, worker: Worker, key: SiteKey) -> Bound:
         """A site's bound over all slots and over all ranks with the same limits: a slot or a

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import TypedDict
+from typing import Final, TypedDict
 
 import msgspec
 
@@ -56,14 +56,26 @@ class Where(TypedDict):
     caller: str
 
 
+NAMED_BY: Final = ("dp", "pp", "pcp", "tp", "ep")
+"""The groups by which a rank is named, the outermost first. Ranks of decode context parallelism
+are those of the tensor-parallel group (vLLM 0.13.0 to 0.33.0), which names them already."""
+
+
 def rank_name(ranks: Ranks, world: Ranks | None) -> str:
     """`dp0 tp1`: the groups that have several members; empty where none has."""
-    named = [(group, getattr(ranks, group)) for group in ("dp", "pp", "tp", "ep")]
+    named = [(group, getattr(ranks, group)) for group in NAMED_BY]
     return " ".join(
         f"{group}{number}"
         for group, number in named
         if number is not None and (getattr(world, group, None) or 1) > 1
     )
+
+
+def ranks_named(workers: Sequence[Worker]) -> str:
+    """`tp0`, `tp0 and 6 more`; `rank 0` where one rank is all there is."""
+    first = workers[0]
+    name = rank_name(first.ranks, first.world) or f"rank {first.ranks.rank or 0}"
+    return f"{name} and {len(workers) - 1} more" if len(workers) > 1 else name
 
 
 def group_sizes(worlds: Iterable[Ranks], ranks: Iterable[Ranks]) -> Ranks:
@@ -74,7 +86,7 @@ def group_sizes(worlds: Iterable[Ranks], ranks: Iterable[Ranks]) -> Ranks:
     """
     worlds, ranks = list(worlds), list(ranks)
     sizes = {}
-    for group in ("dp", "pp", "tp", "ep"):
+    for group in NAMED_BY:
         said = [getattr(world, group) or 0 for world in worlds]
         seen = [getattr(rank, group) or 0 for rank in ranks]
         sizes[group] = max([*said, *(number + 1 for number in seen)], default=1)

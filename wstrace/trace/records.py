@@ -44,6 +44,7 @@ class Ranks(msgspec.Struct, frozen=True, order=True, omit_defaults=True, gc=Fals
     dcp: int | None = None
     rank: int | None = None
     node: int | None = None
+    pcp: int | None = None
 
 
 class Record(msgspec.Struct, tag_field="t", omit_defaults=True, kw_only=True, gc=False):

@@ -275,10 +275,13 @@ def test_512_ranks_are_all_there_and_grouped() -> None:
     text = render([runs.many_ranks(512)])
     assert len(text) < 3_000_000
     for rank in (0, 7, 255, 511):
-        assert f"<b>tp{rank}</b>" in text
+        assert f'<span aria-hidden="true">{rank}</span>' in text
+        assert text.count(f'title="tp{rank}: locked, no escape, ') == 1
     words = _words(text)
     assert "tp0, tp1, tp2, tp3, tp4, tp5 and 442 more" in words
     assert "tp7, tp15, tp23, tp31, tp39, tp47 and 58 more" in words
+    assert "The largest arena is that of tp0 with 24.00 MiB" in words
+    assert "the smallest that of tp7 with 12.00 MiB" in words
 
 
 def test_a_missing_rank_is_shown() -> None:

@@ -18,7 +18,7 @@ from wstrace.recorder.vllm_state.experts import expert_limits
 from wstrace.trace.records import Limit, Ranks
 from wstrace.vllm import model_config
 from wstrace.vllm.limits import NUMBERS, rows
-from wstrace.vllm.number import DP, TP
+from wstrace.vllm.number import DP, PCP, TP
 from wstrace.vllm.quantities import MIXED_GRAPHS, mixed_graphs
 
 
@@ -187,6 +187,7 @@ def read_ranks(worker: Any) -> tuple[Ranks, Ranks]:
 
     expert = bool(named(config, "enable_expert_parallel"))
     dcp = named(config, "decode_context_parallel_size") or 1
+    pcp = named(config, PCP) or 1
     ranks = Ranks(
         dp=getattr(parallel, "data_parallel_index", None)
         or getattr(parallel, "data_parallel_rank", 0),
@@ -196,6 +197,7 @@ def read_ranks(worker: Any) -> tuple[Ranks, Ranks]:
         dcp=rank("get_dcp_group") if dcp > 1 else None,
         rank=getattr(worker, "rank", None),
         node=getattr(parallel, "node_rank", None),
+        pcp=rank("get_pcp_group") if pcp > 1 else None,
     )
     world = Ranks(
         dp=named(config, DP),
@@ -205,5 +207,6 @@ def read_ranks(worker: Any) -> tuple[Ranks, Ranks]:
         dcp=dcp,
         rank=getattr(parallel, "world_size", None),
         node=getattr(parallel, "nnodes", None),
+        pcp=pcp if pcp > 1 else None,
     )
     return ranks, world

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import Final, Literal
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.coverage import missing_ranks
-from wstrace.report.html.names import rank_label, rank_names
+from wstrace.report.html.names import clean, rank_label, rank_names
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Ranks
 from wstrace.units import human
@@ -26,11 +27,16 @@ _WORDS: Final[dict[State, str]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One rank: its name, state, and what it was locked at, by slot, in words."""
+    """One rank: its name, state, what it was locked at, by slot, in words, and its host.
+
+    `short` is the last number of the name, which tells it from the others of its row.
+    """
 
     name: str
     state: State
     sizes: str
+    short: str = ""
+    host: str = ""
 
     @property
     def word(self) -> str:
@@ -50,12 +56,26 @@ class Group:
 
 
 @dataclass(frozen=True)
+class GridRow:
+    """Ranks that differ in the last of their groups only: an engine's stage."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
 class RankGrid:
-    """All cells, the groups of like ranks, and whether cells have room for their sizes."""
+    """All cells, the groups of like ranks, and whether cells have room for their sizes.
+
+    `rows` are the same cells by engine and stage, for many. `largest` names the rank that was
+    locked at most and that at least, where ranks differ.
+    """
 
     cells: tuple[Cell, ...]
     groups: tuple[Group, ...]
     compact: bool
+    rows: tuple[GridRow, ...] = ()
+    largest: str = ""
 
 
 def rank_grid(run: AnalysedRun) -> RankGrid:
@@ -63,16 +83,54 @@ def rank_grid(run: AnalysedRun) -> RankGrid:
     escaped = {rank for f in run.escapes for rank in f.ranks}
     cells = [(v.ranks, _cell(v, v.ranks in escaped)) for v in run.workers]
     world = run.workers[0].world if run.workers else None
-    lost = [(r, Cell(rank_label(r, world), "missing", "")) for r in missing_ranks(run.workers)]
+    lost = [
+        (r, Cell(rank_label(r, world), "missing", "", _short(r, world)))
+        for r in missing_ranks(run.workers)
+    ]
+    every = cells + lost
     return RankGrid(
-        tuple(cell for _, cell in cells + lost),
-        tuple(_groups(cells + lost, world)),
-        len(cells) + len(lost) > SHOWN_LARGE,
+        tuple(cell for _, cell in every),
+        tuple(_groups(every, world)),
+        len(every) > SHOWN_LARGE,
+        tuple(_rows(every)),
+        _largest(run.workers),
     )
 
 
 def _cell(worker: Worker, escaped: bool) -> Cell:
-    return Cell(rank_label(worker.ranks, worker.world), _state(worker, escaped), _sizes(worker))
+    return Cell(
+        rank_label(worker.ranks, worker.world),
+        _state(worker, escaped),
+        _sizes(worker),
+        _short(worker.ranks, worker.world),
+        clean(worker.header.host),
+    )
+
+
+def _short(ranks: Ranks, world: Ranks | None) -> str:
+    """`17` of `dp0 tp17`."""
+    return rank_label(ranks, world).rpartition(" ")[2].lstrip(ascii_lowercase)
+
+
+def _rows(pairs: Sequence[tuple[Ranks, Cell]]) -> list[GridRow]:
+    """The cells by the names of their ranks without the last group, each row by its number."""
+    rows: dict[str, list[Cell]] = {}
+    for _, cell in pairs:
+        rows.setdefault(cell.name.rpartition(" ")[0], []).append(cell)
+    return [
+        GridRow(name, tuple(sorted(cells, key=lambda cell: int(cell.short or 0))))
+        for name, cells in rows.items()
+    ]
+
+
+def _largest(workers: Sequence[Worker]) -> str:
+    sizes = [(max(map(w.arena, w.slots()), default=0), w) for w in workers]
+    if len({size for size, _ in sizes}) < 2:
+        return ""
+    most = max(sizes, key=lambda pair: pair[0])
+    least = min(sizes, key=lambda pair: pair[0])
+    told = [f"{rank_label(w.ranks, w.world)} with {human(size)}" for size, w in (most, least)]
+    return f"The largest arena is that of {told[0]}, the smallest that of {told[1]}."
 
 
 def _state(worker: Worker, escaped: bool) -> State:
