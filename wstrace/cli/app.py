@@ -32,6 +32,7 @@ COMMANDS = (
     "watch",
     "export",
     "fleet",
+    "gather",
     "explain",
     "demo",
     "doctor",

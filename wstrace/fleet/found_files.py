@@ -62,7 +62,8 @@ def named_kind(path: Path) -> FileKind:
 def walk(root: Path, wrong: list[str]) -> Iterator[tuple[str, FileKind]]:
     """Every file of `root` that may matter, folder by folder, in the order of names.
 
-    Symbolic links to folders are not followed. A folder that cannot be listed goes to `wrong`.
+    Symbolic links to folders are not followed, hidden folders not looked at. A folder that
+    cannot be listed goes to `wrong`.
     """
     waiting = [str(root)]
     while waiting:
@@ -77,7 +78,8 @@ def walk(root: Path, wrong: list[str]) -> Iterator[tuple[str, FileKind]]:
             kind = kind_of(entry.name)
             if kind is not None and entry.is_file():
                 yield entry.path, kind
-        below = [e.path for e in entries if e.is_dir(follow_symlinks=False)]
+        shown = (e for e in entries if not e.name.startswith("."))
+        below = [e.path for e in shown if e.is_dir(follow_symlinks=False)]
         waiting += reversed(below)
 
 

@@ -34,8 +34,20 @@ def load_runs(
 def _worst_end(traces: Sequence[Trace]) -> RunFile | None:
     """The run.json of the host whose command ended worst: it must not hide behind another's."""
     known = [trace for trace in traces if trace.meta is not None]
-    known.sort(key=lambda t: (failed(t) is None, t.meta is not None and ended(t.meta)))
-    return known[0].meta if known else None
+    return min(known, key=_how_well).meta if known else None
+
+
+def _how_well(trace: Trace) -> tuple[bool, bool]:
+    """How a run ended, the worst first: a failure, no end, an end in order."""
+    return failed(trace) is None, trace.meta is not None and ended(trace.meta)
+
+
+def ends_worse(one: RunFile | None, other: RunFile | None) -> bool:
+    """Whether the first of two ends of a run is the worse one; an end is worse than none."""
+    if one is None or other is None:
+        return one is not None
+    first, second = (Trace(Path(), meta.run, [], meta) for meta in (one, other))
+    return _how_well(first) < _how_well(second)
 
 
 def joined(traces: list[Trace]) -> Trace:

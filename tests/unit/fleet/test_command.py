@@ -195,7 +195,7 @@ def test_without_ray_the_engine_says_what_to_install(
     run(tmp_path / "t", "a")
     told = wstrace("fleet", str(tmp_path / "t"), "--no-cache", "--engine", "ray")
     assert told.returncode == 2
-    assert "--engine ray needs Ray" in told.stderr
+    assert "wstrace: Ray is not installed." in told.stderr
     assert "pip install 'wstrace[ray]'" in told.stderr
 
 

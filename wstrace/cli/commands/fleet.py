@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, one_line
 
 if TYPE_CHECKING:
     from wstrace.fleet.fleet import Fleet
 
 URIS = Annotated[
     list[str],
-    typer.Argument(metavar="URI...", help="Folders with traces and logs, or single ones."),
+    typer.Argument(
+        metavar="URI...", help="Folders with traces and logs, s3://..., or single files."
+    ),
 ]
 FORMAT = Annotated[
     str | None, typer.Option("--format", help="text, json, parquet or html (a site).")
@@ -78,7 +80,7 @@ def command(
     chosen = engine_of(engine, jobs)
     with Store(at) as store:
         job = Job(allow_unlocked, reports, pages)
-        done = scan([Path(uri) for uri in uris], store, job, chosen)
+        done = scan(_brought(uris, store.path.parent), store, job, chosen)
         fleet = Fleet(store, done.files, done.read, done.cached, done.wrong)
         if not done.read + done.cached:
             raise WstraceError(
@@ -105,6 +107,22 @@ def _format(fmt: str | None, output: Path | None) -> str:
             else "Give a folder: -o site.",
         )
     return name
+
+
+def _brought(uris: list[str], cache: Path) -> list[Path]:
+    """The paths of the URIs: what is not here is gathered first, beside the cache."""
+    from wstrace.gather.gathering import folder_name, gather
+    from wstrace.gather.places import is_far, place_of
+
+    paths = []
+    for uri in uris:
+        path = cache / "gathered" / folder_name(uri) if is_far(uri) else Path(uri)
+        if is_far(uri):
+            done = gather([(uri, place_of(uri))], path, None, lambda name: None)
+            for wrong in done.failed:
+                print(f"wstrace: not copied: {one_line(wrong)}", file=sys.stderr)
+        paths.append(path)
+    return paths
 
 
 def _user_cache() -> Path:

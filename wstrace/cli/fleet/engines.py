@@ -12,14 +12,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from importlib import import_module
 from itertools import islice
 from typing import Any, Final
 
 from wstrace.cli.fleet.job import Job, do
-from wstrace.errors import WstraceError
 from wstrace.fleet.source import RowSource
 from wstrace.fleet.summary import RunSummary, unread
+from wstrace.gather.ray_cluster import connected
 
 Done = tuple[RowSource, RunSummary]
 Work = Callable[[Job, Sequence[RowSource]], list[RunSummary]]
@@ -35,7 +34,7 @@ KILLED: Final = "its reader was killed (out of memory?)"
 def engine(name: str, jobs: int | None) -> Engine:
     """The engine of that name; `jobs` processes of the local one (None: one a core)."""
     if name == "ray":
-        return _on_ray(_ray())
+        return _on_ray(connected())
     count = jobs or len(os.sched_getaffinity(0))
     return _here if count == 1 else partial(_pool, count)
 
@@ -129,32 +128,8 @@ def _one_by_one(work: Task, sources: Sequence[RowSource]) -> Iterator[Done]:
                     break
 
 
-def _ray() -> Any:
-    try:
-        return import_module("ray")
-    except ImportError as error:
-        raise WstraceError(
-            "--engine ray needs Ray, which is not installed.",
-            "Install it with `pip install 'wstrace[ray]'`, or leave --engine out.",
-        ) from error
-
-
-def _connect(ray: Any) -> None:
-    """Join the cluster that is there: RAY_ADDRESS, else the one of this machine."""
-    if ray.is_initialized():
-        return
-    try:
-        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-    except Exception as error:
-        raise WstraceError(
-            f"No Ray cluster was found: {str(error).splitlines()[0]}",
-            "Start one with `ray start --head`, or name one in RAY_ADDRESS.",
-        ) from error
-
-
 def _on_ray(ray: Any) -> Engine:
     def run(job: Job, sources: Iterable[RowSource]) -> Iterator[Done]:
-        _connect(ray)
         task = ray.remote(num_cpus=1, max_retries=1)(do)
         most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
         waiting = batches(sources)

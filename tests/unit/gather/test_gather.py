@@ -1,0 +1,215 @@
+"""`wstrace gather`: folders and fsspec's memory; resumed, checked, never two runs mixed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.commands import wstrace
+from tools.fleet.planted import Plan, write_run
+from wstrace.findings.analysed_run import load_run
+from wstrace.gather.gathering import MANIFEST, folder_name, gather
+from wstrace.gather.places import FarFile, Folder, place_of
+
+
+def bring(*words: str) -> tuple[int, str, str]:
+    told = wstrace("gather", *words)
+    return told.returncode, told.stdout, told.stderr
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir() if file.name != MANIFEST)
+
+
+def test_the_hosts_of_a_run_are_one_folder_that_reports_read(tmp_path: Path) -> None:
+    write_run(Plan(run="r1", ranks=8, hosts=4), tmp_path / "far")
+    code, out, _ = bring(str(tmp_path / "far"), "-o", str(tmp_path / "here"))
+    assert code == 0
+    assert "r1: 9 files" in out  # eight ranks and run.json
+    run = load_run(tmp_path / "here" / "r1")
+    assert (len(run.workers), run.verdict()) == (8, "clean")
+    assert run.trace.meta is not None
+
+
+def test_two_launches_of_one_folder_are_never_mixed(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_run(Plan(run=name, ranks=2), tmp_path / "far")
+    assert bring(str(tmp_path / "far"), "-o", str(tmp_path / "here"))[0] == 0
+    for name in ("a", "b"):
+        run = load_run(tmp_path / "here" / name)
+        assert {p.header.run for p in run.trace.processes} == {name}
+        assert len(run.workers) == 2
+
+
+def test_only_the_run_that_is_asked_for(tmp_path: Path) -> None:
+    for name in ("a1", "b1"):
+        write_run(Plan(run=name), tmp_path / "far")
+    bring(str(tmp_path / "far"), "-o", str(tmp_path / "here"), "--run", "b")
+    assert [folder.name for folder in (tmp_path / "here").iterdir()] == ["b1"]
+
+
+def test_what_is_there_is_not_copied_again(tmp_path: Path) -> None:
+    write_run(Plan(run="a", ranks=2), tmp_path / "far")
+    words = (str(tmp_path / "far"), "-o", str(tmp_path / "here"))
+    assert "3 files copied" in bring(*words)[1]
+    assert "0 files copied (0 B), 3 there before" in bring(*words)[1]
+    (file, *_) = (tmp_path / "here" / "a").glob("*.wst.jsonl")
+    file.unlink()  # as after a call that was cut
+    assert "1 file copied" in bring(*words)[1]
+    assert len(names(tmp_path / "here" / "a")) == 3
+
+
+def test_a_file_that_has_grown_is_copied_again_and_a_shorter_one_is_not_taken(
+    tmp_path: Path,
+) -> None:
+    files = write_run(Plan(run="a"), tmp_path / "far").files
+    whole = files[0].read_bytes()
+    files[0].write_bytes(whole[:-40])
+    words = (str(tmp_path / "far"), "-o", str(tmp_path / "here"))
+    bring(*words)
+    files[0].write_bytes(whole)
+    code, _, err = bring(*words)
+    assert (code, "the longer one is kept" in err) == (0, True)
+    (copy,) = (tmp_path / "here" / "a").glob("*.wst.jsonl")
+    assert copy.read_bytes() == whole
+    older = tmp_path / "older" / files[0].name
+    older.parent.mkdir()
+    older.write_bytes(whole[:-40])
+    bring(str(older.parent), "-o", str(tmp_path / "here"))
+    assert copy.read_bytes() == whole
+
+
+def test_the_worst_end_of_a_run_is_kept(tmp_path: Path) -> None:
+    write_run(Plan(run="a"), tmp_path / "good")
+    for end in (tmp_path / "good").rglob("run.*.json"):
+        bad = tmp_path / "bad" / end.name
+        bad.parent.mkdir()
+        bad.write_text(end.read_text().replace('"exit_code":0', '"exit_code":9'))
+    for order in (("good", "bad"), ("bad", "good")):
+        here = tmp_path / "-".join(order)
+        bring(*(str(tmp_path / name) for name in order), "-o", str(here))
+        assert json.loads((here / "a" / "run.json").read_text())["exit_code"] == 9
+
+
+def test_a_run_id_that_is_no_file_name_stays_inside(tmp_path: Path) -> None:
+    files = write_run(Plan(run="evil"), tmp_path / "far").files
+    text = files[0].read_text().replace('"run":"evil"', '"run":"../../evil"')
+    files[0].write_text(text)
+    assert bring(str(tmp_path / "far"), "-o", str(tmp_path / "x" / "here"))[0] == 0
+    assert not (tmp_path / "evil").exists()
+    assert folder_name("../../evil") in {p.name for p in (tmp_path / "x" / "here").iterdir()}
+    assert folder_name("a/b") != folder_name("a-b") == "a-b"
+
+
+def test_what_is_torn_is_brought_too_under_the_run_of_its_name(tmp_path: Path) -> None:
+    files = write_run(Plan(run="a", ranks=2), tmp_path / "far").files
+    files[1].write_bytes(files[1].read_bytes()[:30])
+    bring(str(tmp_path / "far"), "-o", str(tmp_path / "here"))
+    assert files[1].name in names(tmp_path / "here" / "a")
+    assert load_run(tmp_path / "here" / "a").verdict() == "inconclusive"
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    """An empty address of fsspec's memory file system."""
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    yield "memory://bucket"
+    memory.rm("/bucket", recursive=True)
+
+
+def test_an_object_store_gives_the_same_bytes(store: str, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    files = write_run(Plan(run="a", ranks=4, hosts=2), tmp_path / "far").files
+    fsspec.filesystem("memory").put(str(tmp_path / "far"), "/bucket/far", recursive=True)
+    words = (f"{store}/far", "-o", str(tmp_path / "here"))
+    assert "5 files copied" in bring(*words)[1]
+    assert "0 files copied (0 B), 5 there before" in bring(*words)[1]
+    for file in files.values():
+        assert (tmp_path / "here" / "a" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_a_fleet_reads_an_address(store: str, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    write_run(Plan(run="a", fault="death"), tmp_path / "far")
+    fsspec.filesystem("memory").put(str(tmp_path / "far"), "/bucket/far", recursive=True)
+    told = wstrace(
+        "fleet", store, "--jobs", "1", "--format", "json", "--cache", str(tmp_path / "cache")
+    )
+    (row,) = json.loads(told.stdout)["runs"]
+    assert (row["run"], row["verdict"]) == ("a", "findings")
+
+
+class Broken(Folder):
+    """A place that gives other bytes than it read, and one file that cannot be read."""
+
+    def pieces(self, file: FarFile) -> Iterator[bytes]:
+        if file.name.startswith("run."):
+            raise PermissionError(13, "Permission denied")
+        yield from super().pieces(file)
+
+
+def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_brought(tmp_path: Path) -> None:
+    write_run(Plan(run="a", ranks=2), tmp_path / "far")
+    done = gather(
+        [("far", Broken(tmp_path / "far"))], tmp_path / "here", None, lambda name: None
+    )
+    assert done.copied == 2
+    (failed,) = done.failed
+    assert failed.endswith("run.a.json: Permission denied")
+    assert (
+        gather(
+            [("far", place_of(str(tmp_path / "far")))],
+            tmp_path / "here",
+            None,
+            lambda name: None,
+        ).copied
+        == 1
+    )  # the next call brings it
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("gone",), "No such file or folder: gone."),
+        (("empty",), "No file of a trace was found there."),
+        (("nothing://x",), "nothing://x: Protocol not known: nothing"),
+    ],
+)
+def test_bad_input_is_two_lines(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    told = wstrace("gather", *words, "-o", "here", cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert len(told.stderr.splitlines()) == 2
+    assert says in told.stderr.splitlines()[0]
+
+
+def test_without_fsspec_an_address_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    write_run(Plan(run="a"), tmp_path / "far")
+    told = wstrace("gather", "s3://bucket/x", "-o", str(tmp_path / "here"))
+    assert told.returncode == 2
+    assert "pip install 'wstrace[s3]'" in told.stderr.splitlines()[1]
+    assert bring(str(tmp_path / "far"), "-o", str(tmp_path / "here"))[0] == 0
+
+
+def test_without_ray_its_nodes_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    told = wstrace("gather", "ray:/tmp/traces", "-o", "here")
+    assert (told.returncode, "pip install 'wstrace[ray]'" in told.stderr) == (2, True)
+
+
+def test_a_manifest_that_was_changed_is_refused(tmp_path: Path) -> None:
+    write_run(Plan(run="a"), tmp_path / "far")
+    words = (str(tmp_path / "far"), "-o", str(tmp_path / "here"))
+    bring(*words)
+    (tmp_path / "here" / "a" / MANIFEST).write_text("{")
+    code, _, err = bring(*words)
+    assert code == 2
+    assert "Delete it" in err

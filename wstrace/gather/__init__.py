@@ -1,0 +1,1 @@
+"""Traces brought together from folders, object stores and the nodes of a Ray cluster."""

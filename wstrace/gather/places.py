@@ -1,0 +1,171 @@
+"""Where traces are gathered from: a folder, an address of fsspec, a folder of every Ray node.
+
+A place lists its files and reads one in pieces; nothing is held whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from wstrace.errors import WstraceError
+from wstrace.fleet.found_files import kind_of, walk
+
+PIECE: Final = 8 << 20
+RAY: Final = "ray:"
+
+
+@dataclass(frozen=True)
+class FarFile:
+    """One file of a place. `mark` changes when it does: a time of change, an etag."""
+
+    path: str
+    size: int
+    mark: str = ""
+    node: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its base name."""
+        return self.path.rstrip("/").rpartition("/")[2]
+
+
+class Place(Protocol):
+    """A place as it is used. Errors of it are OSError, or WstraceError where nothing of it
+    can be used."""
+
+    def files(self) -> Iterator[FarFile]:
+        """Every file that belongs to a trace."""
+        ...
+
+    def pieces(self, file: FarFile) -> Iterator[bytes]:
+        """The bytes of one file, in order."""
+        ...
+
+
+def is_far(source: str) -> bool:
+    """Whether a source is no path of this machine."""
+    return source.startswith(RAY) or "://" in source
+
+
+def place_of(source: str) -> Place:
+    """The place that a source names: `ray:/path`, `scheme://...`, or a path here."""
+    if source.startswith(RAY):
+        return RayNodes(source.removeprefix(RAY))
+    if "://" in source:
+        return Remote(source)
+    return Folder(Path(source))
+
+
+@dataclass
+class Folder:
+    """A folder or a file of this machine, shared storage included."""
+
+    root: Path
+    wrong: list[str] = field(default_factory=list)
+
+    def files(self) -> Iterator[FarFile]:
+        """In the order of names; WstraceError where there is no such folder."""
+        if not self.root.exists():
+            raise WstraceError(
+                f"No such file or folder: {self.root}.", "Give folders with traces."
+            )
+        paths = (p for p, _ in walk(self.root, self.wrong))
+        for path in paths if self.root.is_dir() else [str(self.root)]:
+            found = os.stat(path)
+            yield FarFile(path, found.st_size, str(found.st_mtime_ns))
+
+    def pieces(self, file: FarFile) -> Iterator[bytes]:
+        """Read as it is now: a file that grows meanwhile is read to its end."""
+        with open(file.path, "rb") as opened:
+            while piece := opened.read(PIECE):
+                yield piece
+
+
+class Remote:
+    """Everything below an address that fsspec knows, such as `s3://bucket/traces`."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._fs, self._root = import_module("fsspec.core").url_to_fs(url)
+        except ImportError as error:
+            raise _not_installed(url, error) from error
+        except ValueError as error:
+            raise WstraceError(
+                f"{url}: {error}.", "Give a path, or an address such as s3://bucket/traces."
+            ) from error
+
+    def files(self) -> Iterator[FarFile]:
+        """In the order of names."""
+        found: dict[str, dict[str, Any]] = self._fs.find(self._root, detail=True)
+        for path, facts in sorted(found.items()):
+            if kind_of(path.rpartition("/")[2]) is not None:
+                marks = (facts.get(name) for name in ("ETag", "etag", "mtime", "LastModified"))
+                mark = next((str(m) for m in marks if m), "")
+                yield FarFile(path, int(facts.get("size") or 0), mark)
+
+    def pieces(self, file: FarFile) -> Iterator[bytes]:
+        """One after the other, as the file system's block cache reads them."""
+        with self._fs.open(file.path, "rb") as opened:
+            while piece := opened.read(PIECE):
+                yield piece
+
+
+def _not_installed(url: str, error: ImportError) -> WstraceError:
+    scheme = url.partition("://")[0]
+    extra = "s3" if scheme == "s3" else "remote"
+    return WstraceError(
+        f"{scheme}:// needs a package that is not installed: {str(error).splitlines()[0]}",
+        f"Install it with `pip install 'wstrace[{extra}]'`, or give a path.",
+    )
+
+
+class RayNodes:
+    """One folder of every node of an existing Ray cluster: each node sends its own files."""
+
+    def __init__(self, folder: str) -> None:
+        from wstrace.gather.ray_cluster import connected
+
+        self._ray = connected()
+        self._folder = folder
+
+    def files(self) -> Iterator[FarFile]:
+        """Node by node. A node that does not answer is an OSError of the whole place."""
+        nodes = [node for node in self._ray.nodes() if node["Alive"]]
+        for node in sorted(nodes, key=lambda n: str(n["NodeID"])):
+            listed = self._call(node["NodeID"], _list, self._folder)
+            for path, size, mark in listed:
+                yield FarFile(path, size, mark, node["NodeID"])
+
+    def pieces(self, file: FarFile) -> Iterator[bytes]:
+        """Read by tasks on the file's own node."""
+        at = 0
+        while piece := self._call(file.node, _read, file.path, at, PIECE):
+            yield piece
+            at += len(piece)
+
+    def _call(self, node: str, work: Callable[..., Any], *arguments: object) -> Any:
+        strategies = import_module("ray.util.scheduling_strategies")
+        here = strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        task = self._ray.remote(num_cpus=0, max_retries=1, scheduling_strategy=here)(work)
+        try:
+            return self._ray.get(task.remote(*arguments))
+        except self._ray.exceptions.RayError as error:
+            raise OSError(f"node {node[:12]}: {type(error).__name__}") from error
+
+
+def _list(folder: str) -> list[tuple[str, int, str]]:
+    """The files of a folder of this node; none where it has no such folder."""
+    if not Path(folder).exists():
+        return []
+    return [(file.path, file.size, file.mark) for file in Folder(Path(folder)).files()]
+
+
+def _read(path: str, at: int, most: int) -> bytes:
+    with open(path, "rb") as opened:
+        opened.seek(at)
+        return opened.read(most)
