@@ -38,17 +38,18 @@ class Check:
 
 def run_all(folder: Path) -> Iterator[Check]:
     """Every check, in the order in which a run would meet them; no hooks without a vLLM."""
-    yield _plugin()
+    yield plugin_check()
     yield _allow_list()
     vllm = _vllm()
     yield vllm
     if vllm.state != "bad":
         yield from _hooks()
-    yield _folder(folder)
+    yield folder_check(folder)
     yield from _lost_here(folder)
 
 
-def _plugin() -> Check:
+def plugin_check() -> Check:
+    """Whether vLLM would find and load the entry point."""
     found = [e for e in entry_points(group=GROUP) if e.name == "wstrace"]
     if not found:
         return Check(
@@ -113,7 +114,8 @@ def _misfit(found: Fit) -> Check:
     return Check(found.place.name, "warn", found.why)
 
 
-def _folder(folder: Path) -> Check:
+def folder_check(folder: Path) -> Check:
+    """Whether a trace could be written in `folder`, on trial."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(_BLOCK))  # a full disk makes files, and fills none

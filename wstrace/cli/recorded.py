@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -21,6 +22,9 @@ from wstrace.trace.redact import redact_argv
 from wstrace.vllm.command_line import config_words
 
 LINGER_SECONDS: Final = 2.0  # vLLM's engine ends a moment after its server
+
+# matches: "nightly-2026-05-16"
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def plugins() -> dict[str, str]:
@@ -54,6 +58,27 @@ def require(program: str) -> None:
     if shutil.which(program) is None:
         raise WstraceError(
             f"No such command: {program!r}.", "Check the command after `--`, and PATH."
+        )
+
+
+def given_run_id(text: str) -> str:
+    """A run's id that a person gives; WstraceError where no file could be named by it."""
+    if _RUN_ID.fullmatch(text) is None:
+        raise WstraceError(
+            f"--run-id {text}: not a run id.",
+            "Letters, digits, - and _ (at most 100): the same for every command of a launch.",
+        )
+    return text
+
+
+def refuse_other_command(folder: Path, run: str) -> None:
+    """WstraceError where another command of the same launch has its run.json in `folder`: how
+    each ended must stay."""
+    there = _earlier(folder / RUN_FILE)
+    if there is not None and there.run == run:
+        raise WstraceError(
+            f"{folder} is the folder of another command of run {run}.",
+            "Give each its own with -o; `wstrace gather` and `wstrace gate` join them.",
         )
 
 

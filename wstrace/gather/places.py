@@ -6,7 +6,7 @@ A place lists its files and reads one in pieces; nothing is held whole.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from wstrace.errors import WstraceError
 from wstrace.fleet.found_files import kind_of, walk
+from wstrace.gather.ray_cluster import connected, nodes, on_node
 
 PIECE: Final = 8 << 20
 RAY: Final = "ray:"
@@ -128,34 +129,21 @@ class RayNodes:
     """One folder of every node of an existing Ray cluster: each node sends its own files."""
 
     def __init__(self, folder: str) -> None:
-        from wstrace.gather.ray_cluster import connected
-
         self._ray = connected()
         self._folder = folder
 
     def files(self) -> Iterator[FarFile]:
         """Node by node. A node that does not answer is an OSError of the whole place."""
-        nodes = [node for node in self._ray.nodes() if node["Alive"]]
-        for node in sorted(nodes, key=lambda n: str(n["NodeID"])):
-            listed = self._call(node["NodeID"], _list, self._folder)
-            for path, size, mark in listed:
-                yield FarFile(path, size, mark, node["NodeID"])
+        for node, _ in nodes(self._ray):
+            for path, size, mark in on_node(self._ray, node, _list, self._folder):
+                yield FarFile(path, size, mark, node)
 
     def pieces(self, file: FarFile) -> Iterator[bytes]:
         """Read by tasks on the file's own node."""
         at = 0
-        while piece := self._call(file.node, _read, file.path, at, PIECE):
+        while piece := on_node(self._ray, file.node, _read, file.path, at, PIECE):
             yield piece
             at += len(piece)
-
-    def _call(self, node: str, work: Callable[..., Any], *arguments: object) -> Any:
-        strategies = import_module("ray.util.scheduling_strategies")
-        here = strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        task = self._ray.remote(num_cpus=0, max_retries=1, scheduling_strategy=here)(work)
-        try:
-            return self._ray.get(task.remote(*arguments))
-        except self._ray.exceptions.RayError as error:
-            raise OSError(f"node {node[:12]}: {type(error).__name__}") from error
 
 
 def _list(folder: str) -> list[tuple[str, int, str]]:

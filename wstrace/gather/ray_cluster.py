@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -29,3 +30,24 @@ def connected() -> Any:
             "Start one with `ray start --head`, or name one in RAY_ADDRESS.",
         ) from error
     return ray
+
+
+def nodes(ray: Any) -> list[tuple[str, str]]:
+    """The id and the host's name of every node that lives, by id."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return sorted((str(n["NodeID"]), str(n["NodeManagerHostname"])) for n in alive)
+
+
+def on_node(ray: Any, node: str, work: Callable[..., Any], *arguments: object) -> Any:
+    """What `work` gives on that node. OSError where it cannot be done there: the node is gone,
+    or has no wstrace."""
+    strategies = import_module("ray.util.scheduling_strategies")
+    here = strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+    task = ray.remote(num_cpus=0, max_retries=1, scheduling_strategy=here)(work)
+    try:
+        return ray.get(task.remote(*arguments))
+    except ray.exceptions.RayError as error:
+        why = str(error).strip().splitlines()
+        raise OSError(
+            f"node {node[:12]}: {why[-1] if why else type(error).__name__}"
+        ) from error

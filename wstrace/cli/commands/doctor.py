@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
     from wstrace.cli.checkup import Check
 
 OUT = Annotated[Path, typer.Option("-o", "--output", help="Where traces would go.")]
+RAY = Annotated[
+    bool, typer.Option("--ray", help="Every node of the Ray cluster too, asked on the node.")
+]
 FORMAT = Annotated[Format, typer.Option("--format", help="text or json.")]
 MARKS = {"ok": "ok  ", "warn": "note", "bad": "FAIL"}
 
 
-def command(output: OUT = Path(), form: FORMAT = "text") -> None:
+def command(output: OUT = Path(), form: FORMAT = "text", ray: RAY = False) -> None:
     """Would a run be recorded here: plugin, vLLM, hooks, folder.
 
     Exits 0 when a run would be recorded, 1 when something is in the way: a hook that would
@@ -30,7 +34,12 @@ def command(output: OUT = Path(), form: FORMAT = "text") -> None:
     from wstrace.report.verdict import AGAIN, FIX
 
     checks = []
-    for check in told(checkup.run_all(output)):
+    every = checkup.run_all(output)
+    if ray:
+        from wstrace.cli import nodes
+
+        every = chain(every, nodes.run_all(output))
+    for check in told(every):
         checks.append(check)
         if form == "text":
             print(as_text([check]), flush=True)

@@ -50,6 +50,12 @@ WARN_AT = Annotated[
 REPORT = Annotated[
     Path | None, typer.Option("--report", help="Also write a report when the command ends.")
 ]
+RUN_ID = Annotated[
+    str | None,
+    typer.Option(
+        "--run-id", help="One id for all commands of a launch, each with its own -o folder."
+    ),
+]
 QUIET = Annotated[bool, typer.Option("-q", "--quiet", help="No verdict at the end.")]
 OPTIONS = (
     "--output",
@@ -60,6 +66,7 @@ OPTIONS = (
     "--check-views",
     "--warn-at",
     "--report",
+    "--run-id",
     "--quiet",
     "--help",
 )
@@ -76,6 +83,7 @@ def command(
     check_views: VIEWS = False,
     warn_at: WARN_AT = None,
     report: REPORT = None,
+    run_id: RUN_ID = None,
     quiet: QUIET = False,
 ) -> None:
     """Run a vLLM command with the recorder; exit with its exit code.
@@ -97,8 +105,10 @@ def command(
     recorded.require(cmd[0])
     if report is not None:
         _check_report(report)
-    run = new_run_id()
+    run = new_run_id() if run_id is None else recorded.given_run_id(run_id)
     folder = make_trace_folder(output or Path(f"wstrace-{run}"))
+    if run_id is not None:
+        recorded.refuse_other_command(folder, run)
     values = environment(
         folder,
         run,
