@@ -134,12 +134,12 @@ def test_doctor_says_nothing_of_a_folder_without_traces(tmp_path: Path, name: st
 
 
 def test_doctor_finds_a_full_disk(tmp_path: Path) -> None:
-    assert checkup._folder(tmp_path).state == "ok"
+    assert checkup.folder_check(tmp_path).state == "ok"
     code = (
         "import resource, signal, sys; from pathlib import Path\n"
         "from wstrace.cli import checkup\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
-        "found = checkup._folder(Path(sys.argv[1])); print(found.state, found.detail)"
+        "found = checkup.folder_check(Path(sys.argv[1])); print(found.state, found.detail)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
