@@ -71,7 +71,7 @@ def fields(self: Any, *device: Any) -> None:
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Vllm:
     pytest.importorskip("torch")
     monkeypatch.setattr(checkup, "_vllm", lambda: checkup.Check("vLLM", "ok", "99.0"))
-    monkeypatch.setattr(checkup, "_plugin", lambda: checkup.Check("plugin", "ok", "there"))
+    monkeypatch.setattr(checkup, "plugin_check", lambda: checkup.Check("plugin", "ok", "there"))
     monkeypatch.setattr(fit, "package_version", lambda *names: "99.0")
     return Vllm(monkeypatch)
 
