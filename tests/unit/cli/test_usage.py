@@ -146,7 +146,7 @@ def test_a_number_out_of_range(words: tuple[str, ...], tell: Tell) -> None:
 
 
 def test_an_unknown_command_names_a_near_one(tell: Tell) -> None:
-    _two_lines(tell("gte"), "Did you mean 'gate'?")
+    _two_lines(tell("triag"), "Did you mean 'triage'?")
     _two_lines(tell("frobnicate"), "No such command 'frobnicate'")
 
 
