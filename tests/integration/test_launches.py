@@ -1,0 +1,58 @@
+"""One launch of two commands: an engine here, and one behind `vllm serve --headless`."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from wstrace.findings.analysed_run import load_run
+from wstrace.gate.runs import load_runs
+from wstrace.testbed.engine import SERVE, Server, engine_env, free_port
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+STOP_SECONDS = 60
+
+
+def test_two_commands_with_one_run_id_are_one_run_of_two_engines(
+    serve: Callable[..., Server], engine: Path, model: Path, tmp_path: Path
+) -> None:
+    """vLLM 0.32.0: each engine of a dense model stands alone, with a DP rank of its own."""
+    groups = (
+        *("--data-parallel-size", "2", "--data-parallel-size-local", "1"),
+        *("--data-parallel-address", "127.0.0.1"),
+        *("--data-parallel-rpc-port", str(free_port())),
+    )
+    program = str(engine / "bin" / "wstrace")
+
+    def before(name: str) -> list[str]:
+        options = ["--on-growth", "grow", "--run-id", "launch-1", "-o", str(tmp_path / name)]
+        return [program, "run", "-q", *options, "--"]
+
+    far = subprocess.Popen(
+        [
+            *before("far"), str(engine / "bin" / "vllm"), "serve", str(model), *SERVE,
+            "--headless", *groups, "--data-parallel-start-rank", "1",
+        ],
+        env=engine_env("continuation", prefix=engine),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        server = serve("continuation", *groups, before=before("near"))
+        statuses = {server.complete(300 + 16 * number).status for number in range(6)}
+        assert statuses == {200}
+        server.stop()
+    finally:
+        far.send_signal(signal.SIGTERM)
+        far.wait(STOP_SECONDS)
+    (run,) = load_runs([tmp_path / "near", tmp_path / "far"])
+    assert [worker.ranks.dp for worker in run.workers] == [0, 1]
+    assert all(worker.counts and worker.counts.steps_real for worker in run.workers)
+    (escape,) = run.escapes
+    assert [ranks.dp for ranks in escape.ranks] == [0, 1]
+    alone = load_run(tmp_path / "near")
+    assert "1 of 2 data-parallel engines left no trace" in alone.inconclusive
