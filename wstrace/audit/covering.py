@@ -19,6 +19,7 @@ from wstrace.audit.sample_configs import (
     Config,
     allows,
     canonical,
+    compared,
     stressed_by,
     told,
     value,
@@ -272,21 +273,27 @@ def _least(
 
 
 def stressed(reserved: Sized, asked: Sized) -> Iterator[Config]:
-    """Configurations on both sides of each cap in the two formulas: a constant below a min or a
-    max, which the usual configurations may all be below, or above."""
-    ways = (*reserved.ways, *asked.ways)
-    caps = {cap for way in ways for cap in _caps(way)}
-    if not caps:
-        return
-    names = frozenset[str]().union(*(tree.names(way) for way in ways))
+    """Configurations on both sides of each cap in the two formulas and their conditions: a
+    constant beside a number, which the usual configurations may all be below, or above."""
     roles = reserved.roles | asked.roles
-    yield from stressed_by(sorted(caps), sorted(names - roles), bool(roles))
+    found: dict[int, set[str]] = {}
+    for way in (*reserved.ways, *asked.ways):
+        for cap, beside in _caps(way):
+            found.setdefault(cap, set()).update(beside)
+    for case in (*reserved.cases, *asked.cases):
+        for number, name in compared(text for text, _ in case.taken):
+            found.setdefault(number, set()).add(name)
+    for cap, names in sorted(found.items()):
+        yield from stressed_by(cap, sorted(names - roles), bool(names & roles))
 
 
-def _caps(way: Node) -> Iterator[int]:
+def _caps(way: Node) -> Iterator[tuple[int, frozenset[str]]]:
+    """Each constant of a min or max, with the names that it stands beside."""
     for node in tree.walk(way):
         if isinstance(node, tree.Op) and node.op in ("min", "max"):
-            yield from (a.value for a in node.args if isinstance(a, tree.Const))
+            yield from (
+                (a.value, tree.names(node)) for a in node.args if isinstance(a, tree.Const)
+            )
 
 
 def _shown(config: Config, at: Mapping[str, int]) -> str:

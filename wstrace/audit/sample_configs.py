@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from wstrace.vllm.limits import NUMBERS
@@ -83,18 +83,17 @@ _BEYOND: Final = 1 << 12
 _MOST: Final = 1 << 32
 
 
-def stressed_by(caps: Sequence[int], names: Sequence[str], limits: bool) -> Iterator[Config]:
-    """Configurations with one number, or all limits, just above, far above and at each cap.
+def stressed_by(cap: int, names: Sequence[str], limits: bool) -> Iterator[Config]:
+    """Configurations with one number, or all limits, just above, far above and at a cap.
 
     `names` are canonical; the scheduler's limits are among them where `limits`.
     """
     alone = [*names, *(n for n in _LIMITS if limits and n not in names)]
     groups = [*((n,) for n in alone), tuple(n for n in _LIMITS if n in alone)]
-    for cap in caps:
-        for number in (cap, cap + 1, (cap + 1) * _BEYOND):
-            if 0 < number <= _MOST:
-                for base in CONFIGS[:2]:
-                    yield from (base | dict.fromkeys(group, number) for group in groups)
+    for number in (cap, cap + 1, (cap + 1) * _BEYOND):
+        if 0 < number <= _MOST:
+            for base in CONFIGS[:2]:
+                yield from (base | dict.fromkeys(group, number) for group in groups)
 
 
 def allows(condition: str, holds: bool, config: Config) -> bool:
@@ -106,6 +105,21 @@ def allows(condition: str, holds: bool, config: Config) -> bool:
         return True
     found = _truth(test, config)
     return found is None or found == holds
+
+
+def compared(conditions: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """The constants that conditions compare a number of the config with, and its name."""
+    for condition in sorted(conditions):
+        try:
+            test = ast.parse(condition, mode="eval").body
+        except SyntaxError:
+            continue
+        sides = [test.left, *test.comparators] if isinstance(test, ast.Compare) else []
+        constants = [n.value for n in sides if isinstance(n, ast.Constant)]
+        names = [canonical(n.id, False) for n in sides if isinstance(n, ast.Name)]
+        known = (name for name in names if told(name, CONFIGS[0]) is not None)
+        numbers = [n for n in constants if isinstance(n, int)]
+        yield from ((number, name) for name in known for number in numbers)
 
 
 def _truth(test: ast.expr, config: Config) -> bool | None:
