@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 How = Literal["sum", "max", "min", "first", "last"]
-BUFFER: Final = 20_000
+BUFFER: Final = 4_000
 """Rows that wait before they are grouped."""
 
 
