@@ -189,16 +189,17 @@ def _stopped_early(workers: Sequence[Worker], names: Names) -> Iterator[str]:
 
     Only of one engine (a data-parallel rank) and without a refusal, which tells its own end.
     """
-    for worker in _grown_up(workers):
+    grown = _grown_up(workers)
+    steps = {id(worker): list(_steps(worker)) for worker in grown}
+    for worker in grown:
         if worker.ended or worker.process.cut or worker.failures:
             continue
-        peers = [w for w in _grown_up(workers) if w.ranks.dp == worker.ranks.dp]
-        peers = [w for w in peers if w.ranks != worker.ranks]
+        peers = [w for w in grown if w.ranks.dp == worker.ranks.dp and w.ranks != worker.ranks]
         name, last = names[id(worker.process)], _last_phase(worker)
         reached = max(map(_last_phase, peers), default=last)
         if last < reached:
             yield f"{name} ends in {ORDER[last]}, where its peers went on to {ORDER[reached]}"
-        elif not worker.shut_down and (told := _behind(worker, peers)):
+        elif not worker.shut_down and (told := _behind(worker, peers, steps)):
             yield f"{name} ends {told}"
 
 
@@ -208,17 +209,21 @@ def _last_phase(worker: Worker) -> int:
     return ORDER.index(last) if last in ORDER else ORDER.index("serving")
 
 
-def _behind(worker: Worker, peers: Sequence[Worker]) -> str:
+Steps = dict[int, list[tuple[int, int]]]
+"""`_steps` of each worker, by its id: each is held against all others, hundreds of them."""
+
+
+def _behind(worker: Worker, peers: Sequence[Worker], steps: Steps) -> str:
     """How much earlier than its peers' a worker's records stop; empty where they do not."""
     early = max((_lag(worker, peer, peer.process.last_ns) for peer in peers), default=0)
     if early > MUCH_EARLIER:
         return f"{early / 1e9:,.0f} s before its peers"
-    step = max((number for number, _ in _steps(worker)), default=0)
+    step = max((number for number, _ in steps[id(worker)]), default=0)
     for peer in peers:
-        later = (n for n, ns in _steps(peer) if _lag(worker, peer, ns) > UNWRITTEN)
-        went_on = max(later, default=0) > step
-        if went_on or _asked_on(peer, worker, step):
-            reached = max(number for number, _ in _steps(peer))
+        further = [(number, ns) for number, ns in steps[id(peer)] if number > step]
+        went_on = any(_lag(worker, peer, ns) > UNWRITTEN for _, ns in further)
+        if further and (went_on or _asked_on(peer, worker, step)):
+            reached = max(number for number, _ in further)
             return f"at step {step:,}, where its peers went on to step {reached:,}"
     return ""
 
