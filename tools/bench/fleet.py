@@ -29,6 +29,7 @@ from tools import ROOT
 from tools.bench.overhead import machine, write
 from tools.fleet.found import wrong
 from tools.fleet.generate import write_fleet
+from wstrace.units import plural
 
 BEGIN: Final = "<!-- made by scripts/bench fleet -->"
 END: Final = "<!-- end -->"
@@ -100,8 +101,9 @@ def two_nodes() -> Iterator[None]:
 def spent(command: list[str]) -> tuple[float, float]:
     """Wall seconds, and peak MB of the process or the largest of its children."""
     begun = time.perf_counter()
+    env = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
     child = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env
     )
     assert child.stderr is not None
     said = child.stderr.read()
@@ -166,7 +168,7 @@ def section(found: dict[str, Any]) -> list[str]:
     """The table for the page."""
     rows = [
         f"{found['runs']:,} runs, the largest of {found['largest']} ranks, {found['files']:,} "
-        f"files, {found['bytes'] / 1e6:,.0f} MB; {found['rounds']} rounds:",
+        f"files, {found['bytes'] / 1e6:,.0f} MB; {plural(found['rounds'], 'round')}:",
         "",
         "| program | wall time, s | peak of its largest process, MB | of one process |",
         "| --- | --- | --- | --- |",
