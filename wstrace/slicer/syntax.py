@@ -218,15 +218,21 @@ def parsed(path: str) -> ast.Module | None:
         return None
 
 
-@lru_cache(maxsize=1024)
 def function_source(code: CodeType) -> FunctionSource | None:
     """The source of `code`; None when there is none or it is not the one that was compiled."""
-    module = parsed(code.co_filename)
+    return _function_in(code.co_filename, code)
+
+
+@lru_cache(maxsize=1024)
+def _function_in(path: str, code: CodeType) -> FunctionSource | None:
+    """As `function_source`. Code objects of two files are equal where their bytecode is: their
+    file is no part of the comparison, nor are annotations."""
+    module = parsed(path)
     if module is None:
         return None
     for node, in_class in functions(module):
         if _first_line(node) == code.co_firstlineno and _is_of(node, code):
-            return made(node, code.co_filename, code.co_qualname, in_class)
+            return made(node, path, code.co_qualname, in_class)
     return None
 
 
@@ -286,10 +292,14 @@ def _unmangled(name: str) -> str:
     return name
 
 
-@lru_cache(maxsize=4096)
 def call_at(code: CodeType, lasti: int) -> ast.Call | None:
     """The call at which a frame of `code` stands, by the exact columns of its instruction."""
-    source = function_source(code)
+    return _call_in(code.co_filename, code, lasti)
+
+
+@lru_cache(maxsize=4096)
+def _call_in(path: str, code: CodeType, lasti: int) -> ast.Call | None:
+    source = _function_in(path, code)
     place = next(islice(code.co_positions(), lasti // 2, None), None)
     if source is None or place is None or None in place:
         return None

@@ -11,7 +11,7 @@ from tests.matrix.differential.engines import Engine, State, draw_engine, draw_s
 from tests.matrix.differential.moe import has_prefill_context
 from tests.matrix.differential.released import Release, request_bytes
 from tests.matrix.differential.released import Spec as Asked
-from tests.matrix.differential.scene import Scene
+from tests.matrix.differential.scene import Scene, resolved
 from tests.matrix.differential.scenes import scenes
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.by_rule import by_rule
@@ -109,7 +109,8 @@ def held(release: Release, proofs: int = 2, most: int = 60, states: int = 6) -> 
 
 
 def _one(release: Release, scene: Scene, random: Random, states: int, tally: Tally) -> None:
-    engine = draw_engine(random, prefill_context=has_prefill_context(release))
+    drawn = draw_engine(random, prefill_context=has_prefill_context(release))
+    engine = resolved(release, scene, drawn)
     try:
         played = list(_played(release, scene, engine, draw_states(engine, random, states)))
     except _CANNOT_PLAY as why:

@@ -20,6 +20,7 @@ ALL_TO_ALL = "vllm/v1/attention/ops/dcp_alltoall.py"
 PAGED = "vllm/v1/attention/ops/rocm_aiter_mla_sparse.py"
 _DECODED = {"FlashMLA": 128, "FlashAttention MLA": 512}
 """reorder_batch_threshold of the backends that decode under DCP (0.21 to 0.23)."""
+_FILES = {"FlashMLA": "flashmla.py", "FlashAttention MLA": "flashattn_mla.py"}
 FP8 = torch.float8_e4m3fn
 
 
@@ -35,6 +36,7 @@ def mla_scenes() -> Iterator[Scene]:
             f"DCP all-to-all, {backend} decode", ALL_TO_ALL, send,
             partial(_all_to_all_mla, most),
             partial(_told, "reorder_batch_threshold", most),
+            backend=f"{BACKENDS}/{_FILES[backend]}",
         )  # fmt: skip
     yield Scene("DCP all-to-all, FlashAttention", ALL_TO_ALL, send, _all_to_all_flash, _no_mla)
     for split in (1, 4):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def render(tallies: Tallies) -> str:
         *(_row(version, tallies) for version in dict.fromkeys(v for v, _ in tallies)),
         "",
         *_lows(tallies),
+        *_refused(tallies),
         *_unplayed(tallies),
     ]
     return "\n".join(lines)
@@ -67,20 +69,48 @@ def _lows(tallies: Tallies) -> list[str]:
     return [*lines, ""] if lows else []
 
 
+def _refused(tallies: Tallies) -> list[str]:
+    """Why an engine has no proved bound, the most frequent reason first."""
+    counts: Counter[str] = Counter()
+    for tally in tallies.values():
+        for why, engines in tally.refused.items():
+            counts[_reason(why)] += engines
+    told = [f"{why} ({engines:,})" for why, engines in counts.most_common()]
+    return [f"Engines without a proved bound, by reason: {'; '.join(told)}.", ""]
+
+
+def _reason(why: str) -> str:
+    """A refusal without its rule and its numbers."""
+    for part in (" holds only ", " needs "):
+        if part in why:
+            return f"{part.strip()} {why.partition(part)[2]}"
+    return "the rule does not give a request" if "does not give" in why else why
+
+
 def _unplayed(tallies: Tallies) -> list[str]:
-    names = sorted({name for (_, name), tally in tallies.items() if not tally.played})
-    played = {name for (_, name), tally in tallies.items() if tally.played}
-    never = [name for name in names if name not in played]
+    """Scenes that a release has and that no engine played there, and those that are high."""
+    releases: dict[str, list[str]] = {}
+    reasons: dict[str, str] = {}
+    for (version, name), tally in tallies.items():
+        if not tally.played:
+            releases.setdefault(name, []).append(version)
+            why = max(tally.unplayed, key=lambda why: tally.unplayed[why], default="")
+            reasons[name] = why or "no engine that was drawn comes there"
+    told = [
+        f"- {name} ({', '.join(versions)}): {reasons[name]}."
+        for name, versions in sorted(releases.items())
+    ]
+    lines = ["In a release, but not run there:", "", *told, ""] if told else []
     high = sorted({n for (_, n), t in tallies.items() if t.proved and t.close < 0.9 * t.proved})
-    told = [f"Not run in any release: {', '.join(never)}."] if never else []
     if high:
-        told.append(f"Above {ALLOWED} times for more than a tenth: {', '.join(high)}.")
-    return told
+        lines.append(f"Above {ALLOWED} times for more than a tenth: {', '.join(high)}.")
+    return lines
 
 
 def main() -> int:
     """Write the table between its markers."""
-    made = between(PAGE.read_text("utf-8"), BEGIN, END, f"\n{render(long_run())}\n")
+    table = render(long_run())
+    made = between(PAGE.read_text("utf-8"), BEGIN, END, f"\n{table}\n")
     PAGE.write_text(made, "utf-8")
     return 0
 

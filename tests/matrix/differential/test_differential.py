@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from tests.matrix.differential import harness
+from tests.matrix.differential.engines import draw_engine
 from tests.matrix.differential.harness import Tally, run
 from tests.matrix.differential.known_low import KNOWN, reason_of
 from tests.matrix.differential.released import Release
+from tests.matrix.differential.scene import resolved
+from tests.matrix.differential.scenes import scenes
 from tests.matrix.differential.table import LONG, long_run
 from tests.matrix.wheels import UnavailableError, python_files
 from tests.unit.bounds.shapes import PLAYED
@@ -68,6 +71,23 @@ def test_a_bound_one_byte_short_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(harness, "_bound", short)
     tallies = run([_release("0.28.0")], engines=1, states=2)
     assert any(low.asked == low.promised + 1 for t in tallies.values() for low in t.lows)
+
+
+def test_full_graphs_are_those_that_vllm_makes_for_the_backend() -> None:
+    """By hand: _cudagraph_support of the builders of 0.22.1. UNIFORM_BATCH in TurboQuant's and
+    FlashMLA's, FlashAttention's is decided by its version; the indexer is under any backend."""
+    release, drawn = _release("0.22.1"), draw_engine(Random(0))
+    full = replace(drawn, words={**drawn.words, "cudagraph_mode": "FULL"})
+    found = {
+        s.name: resolved(release, s, full).words["cudagraph_mode"] for s in scenes(release)
+    }
+    wanted = {
+        "turboquant decode": "FULL_AND_PIECEWISE",
+        "DCP all-to-all, FlashMLA decode": "FULL_AND_PIECEWISE",
+        "flash attention DCP": "FULL",
+        "sparse indexer gather": "FULL",
+    }
+    assert {name: found[name] for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("version", ["0.27.1", "0.33.0"])

@@ -42,6 +42,17 @@ class Plan:
     def __init__(self, width):
         self.width = width
 
+    def most(self):
+        return self.width
+
+class LayerConfig:
+    def __init__(self, width):
+        self.width = width
+
+class Nest:
+    def __init__(self, depth, width):
+        self.inner = Nest(depth - 1, width) if depth else Plan(width)
+
 SIZES = {"w": 512}
 WIDTH = 512
 """
@@ -211,9 +222,20 @@ class Sub:
         self.plan = Plan(cap)
         self.weight = torch.empty(cap, 2)
         self.free = None if cap > 8 else object()
+        self.table = {"cap": cap}
+        self.plans = [Plan(4), Plan(cap)]
+        self.shared = Plan(4)
+        self.other = self.shared if cap == 4 else Plan(cap)
+        self.most = self.plan.most
+        self.config = LayerConfig(cap)
+        self.nest = Nest(5, cap)
+        self.call = functools.partial(self.capped, cap)
 
     def ask(self, n):
         return self.manager.get_simultaneous(((ROWS, 512), torch.bfloat16))
+
+    def capped(self, most, n):
+        return self.manager.get_simultaneous(((min(n, most), 512), torch.bfloat16))
 
 class Impl:
     def __init__(self, manager):
@@ -232,16 +254,41 @@ class Impl:
         "min(n, self.caps[0])",
         "min(n, self.plan.width)",
         "min(n, self.weight.shape[0])",
+        "min(n, self.table['cap'])",
+        "min(n, self.plans[1].width)",
+        "min(n, max(self.shared.width, self.other.width))",
+        "min(n, self.most())",
+        "min(n, self.config.width)",
+        "min(n, self.nest.inner.inner.inner.inner.inner.inner.width)",
     ],
 )
-@pytest.mark.parametrize(("cap", "proved"), [(4, True), (100, False)])
+@pytest.mark.parametrize("cap", [4, 100])
 def test_another_layer_of_the_class_is_looked_at_where_bytes_are_equal(
-    made: Made, rows: str, cap: int, proved: bool
+    made: Made, rows: str, cap: int
 ) -> None:
     """Both layers ask equal bytes up to 4 rows; only one of them is capped there."""
     found = made(TWO.replace("CAP", str(cap)).replace("ROWS", rows))
     found.steps(1, 2, 3)
-    assert (found.bound("Sub.ask").grade == "proved") == proved
+    bound = found.bound("Sub.ask")
+    found.steps(8)
+    assert found.manager.largest == min(8, cap) * 1024
+    assert bound.grade == "proved" or cap > 4
+    assert bound.grade != "proved" or bound.bytes == found.manager.largest
+
+
+@pytest.mark.parametrize(("cap", "most"), [(4, 4), (100, 8)])
+def test_a_partial_of_another_layer_is_looked_at_where_bytes_are_equal(
+    made: Made, cap: int, most: int
+) -> None:
+    source = (
+        TWO.replace("CAP", str(cap)).replace("ROWS", "n").replace("layer.ask", "layer.call")
+    )
+    found = made(source)
+    found.steps(1, 2, 3)
+    bound = found.bound("Sub.capped")
+    found.steps(8)
+    assert found.manager.largest == most * 1024
+    assert bound.grade != "proved" or bound.bytes == most * 1024
 
 
 def test_another_layers_branch_is_followed_where_bytes_are_equal(made: Made) -> None:

@@ -195,6 +195,7 @@ class Callers:
         where, why = above.scope.where(above.call), "an argument of a functools.partial"
         frame = LiveState.of(above.scope).frame
         if isinstance(node, ast.Attribute) and frame is not None:
+            self.noted(node, frame)
             owner: type = type(relays.held(node.value, frame))
             why = changes(owner, node.attr)
         wrap, key = self.objects.wrap, ("partial", id(held))
@@ -205,6 +206,18 @@ class Callers:
         if name not in held.keywords:
             return before, {}
         return before, {name: wrap(held.keywords[name], (key, name), name, where, why)}
+
+    def noted(self, node: ast.expr, frame: types.FrameType) -> object:
+        """As `relays.held`; what was read on the way belongs to the way of the request."""
+        value = relays.held(node, frame)
+        if value is MISSING:
+            return value
+        if isinstance(node, ast.Attribute):
+            owner = self.noted(node.value, frame)
+            self.objects.consult(id(owner), node.attr, value)
+        elif isinstance(node, ast.Name) and node.id in frame.f_locals:
+            self.held(frame, node.id, value)
+        return value
 
     def around(self, state: LiveState, name: str, where: str) -> Value | None:
         """A name of the enclosing function, from that function's frame; None where it ended."""

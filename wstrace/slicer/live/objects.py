@@ -7,6 +7,7 @@ source; `__getattr__` and everything else that would run is left alone, and stop
 from __future__ import annotations
 
 import enum
+import functools
 import types
 from collections.abc import Hashable
 from typing import Final
@@ -29,7 +30,7 @@ from wstrace.slicer.values import (
 )
 
 MISSING: Final = object()
-_DEPTH, _LONGEST = 4, 32
+_DEEPEST, _LONGEST = 12, 32
 _CHANGING: Final = "changing"
 """The tag of an object that is kept where another may be put."""
 # PyTorch 2.13: where torch.nn.Module keeps what its __getattr__ finds.
@@ -95,7 +96,7 @@ class Objects:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.consulted: dict[int, dict[str, object]] = {}
-        self._kept_on: dict[int, tuple[int, str]] = {}
+        self._kept_on: dict[int, dict[tuple[int, str], None]] = {}
 
     def wrap(
         self, value: object, key: Hashable, path: str, where: str, why: str = "", rank: int = 0
@@ -200,14 +201,19 @@ class Objects:
         return self.ledger.leaf(key, role, "driver", value, role, origin, where)
 
     def consult(self, instance: int, name: str, value: object) -> None:
-        """Note what was read of an object, under the path from the object of a frame."""
-        self._kept_on.setdefault(id(value), (instance, name))
-        for _ in range(_DEPTH):
-            self.consulted.setdefault(instance, {})[name] = fingerprint(value)
-            if instance not in self._kept_on:
-                return
-            instance, first = self._kept_on[instance]
-            name = f"{first}.{name}"
+        """Note what was read of an object, under each path from the object of a frame."""
+        for path, inner in _inside(name, value):
+            self._kept_on.setdefault(id(inner), {})[instance, path] = None
+        held = fingerprint(value)
+        todo, seen = [(instance, name)], {(instance, name)}
+        while todo:
+            owner, path = todo.pop()
+            self.consulted.setdefault(owner, {})[path] = held
+            for above, first in self._kept_on.get(owner, ()):
+                longer = (above, f"{first}.{path}")
+                if longer not in seen and longer[1].count(".") < _DEEPEST:
+                    seen.add(longer)
+                    todo.append(longer)
 
     def series(self, instance: object, name: str, value: object, where: str) -> Series:
         kind = binding.SERIES[name]
@@ -250,6 +256,8 @@ class Objects:
         if value is MISSING:
             raise Stop(where, f"{cls.__name__} holds no {name}, and nothing is run to make one")
         if isinstance(value, types.FunctionType):
+            if stored(instance, name) is not MISSING:
+                self.consult(id(instance), name, value)
             return BoundMethod(owner, name, Obj(value, id(value), name))
         if isinstance(value, staticmethod):
             return Obj(value.__func__, id(value.__func__), name)
@@ -259,29 +267,74 @@ class Objects:
         why = _why(cls, name, value)
         if owner.tag == _CHANGING and not why:
             why = f"{owner.path} may be another object next time"
-        if not why and not _of_step(cls) and not binding.is_config(cls):
+        if not why and not _of_step(cls):
             self.consult(id(instance), name, value)
         return self.wrap(value, (id(instance), name), f"{owner.path}.{name}", where, why)
 
 
+def _inside(name: str, value: object) -> list[tuple[str, object]]:
+    """The objects that can be read through an attribute, with their paths: itself, what a
+    short container holds, what a bound method or a partial was made with."""
+    found = [(name, value)]
+    if isinstance(value, tuple | list):
+        found += [(f"{name}.{i}", item) for i, item in enumerate(value[:_LONGEST])]
+    elif type(value) is dict and len(value) <= _LONGEST:
+        found += [(f"{name}.{key}", item) for key, item in value.items() if _is_name(key)]
+    elif isinstance(value, types.MethodType):
+        found.append((f"{name}.__self__", value.__self__))
+    elif type(value) is functools.partial:
+        found += _inside(f"{name}.func", value.func)
+        found += _inside(f"{name}.args", value.args)[1:]
+        found += _inside(f"{name}.keywords", value.keywords)[1:]
+    return found
+
+
+def _is_name(key: object) -> bool:
+    return isinstance(key, str) and key.isidentifier()
+
+
 def fingerprint(value: object) -> object:
-    """What tells two values apart for a formula: a number or a word itself, a tensor's shape,
-    the elements of a short list, the class of anything else."""
-    if is_integer(value) or is_plain(value):
+    """What tells two values apart for a formula: a number, a word or a dtype itself, a tensor's
+    shape, the elements of a short container, the code of a function and what it was bound to,
+    the class of anything else."""
+    if is_integer(value) or is_plain(value) or is_dtype(value):
         return value
     if is_tensor(value):
-        return shape_of(value)
+        return (*shape_of(value), value.dtype)  # type: ignore[attr-defined]
     if isinstance(value, tuple | list) and len(value) <= _LONGEST:
         return tuple(map(fingerprint, value))
+    if type(value) is dict and len(value) <= _LONGEST:
+        return tuple((key, fingerprint(value[key])) for key in value if is_plain(key))
+    if isinstance(value, types.FunctionType):
+        # Equal functions of two files are equal code objects: their globals are not.
+        return (value.__code__, id(value.__globals__), fingerprint(value.__defaults__))
+    if isinstance(value, types.MethodType):
+        return (fingerprint(value.__func__), type(value.__self__))
+    if type(value) is functools.partial:
+        return tuple(map(fingerprint, (value.func, value.args, value.keywords)))
     return type(value)
 
 
 def fingerprint_at(instance: object, path: str) -> object:
-    """The fingerprint of what `instance` or its class holds under a dotted name."""
+    """The fingerprint of what `instance` or its class holds under a dotted name, as `_inside`
+    writes it."""
     for name in path.split("."):
-        held = stored(instance, name)
-        instance = class_attribute(type(instance), name) if held is MISSING else held
+        instance = _step(instance, name)
     return fingerprint(instance)
+
+
+def _step(instance: object, name: str) -> object:
+    if isinstance(instance, tuple | list):
+        place = int(name) if name.isdecimal() else len(instance)
+        return instance[place] if place < len(instance) else MISSING
+    if type(instance) is dict:
+        return instance.get(name, MISSING)
+    if isinstance(instance, types.MethodType) and name == "__self__":
+        return instance.__self__
+    if type(instance) is functools.partial and name in ("func", "args", "keywords"):
+        return getattr(instance, name)
+    held = stored(instance, name)
+    return class_attribute(type(instance), name) if held is MISSING else held
 
 
 def _of_step(cls: type) -> bool:

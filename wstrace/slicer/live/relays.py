@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Final
 
@@ -91,10 +91,16 @@ def _runs(target: object, codes: list[CodeType]) -> bool:
     if isinstance(target, FunctionType):
         # A decorator such as torch.no_grad() keeps what it wraps in `__wrapped__`.
         inner = vars(target).get("__wrapped__")
-        return target.__code__ in codes or (inner is not None and _runs(inner, codes))
+        mine = _among(target.__code__, codes)
+        return mine or (inner is not None and _runs(inner, codes))
     if type(target).__name__ in _OPS and type(target).__module__ == "torch._ops":
         return _op_name(target) in {code.co_name.lstrip("_") for code in codes}
     return False
+
+
+def _among(code: CodeType, several: Iterable[object]) -> bool:
+    """Whether it is one of them itself: equal functions of two files are equal code objects."""
+    return any(other is code for other in several)
 
 
 def _op_name(op: object) -> str:
@@ -117,7 +123,7 @@ def enclosing(frame: FrameType, name: str) -> FrameType | None:
     for _ in range(_MAX_UP):
         if outer is None:
             return None
-        if code in outer.f_code.co_consts and outer.f_locals.get(name, MISSING) is value:
+        if _among(code, outer.f_code.co_consts) and outer.f_locals.get(name, MISSING) is value:
             return outer
         outer = outer.f_back
     return None

@@ -15,7 +15,7 @@ from types import CodeType, FrameType, MappingProxyType
 from typing import Final
 
 from wstrace.slicer.live.objects import fingerprint_at
-from wstrace.slicer.syntax import asserted_class, function_source
+from wstrace.slicer.syntax import FunctionSource, asserted_class, function_source
 
 Check = Callable[[FrameType], bool]
 
@@ -133,12 +133,14 @@ def may_differ(frame: FrameType, name: str, kind: type) -> bool:
     return _written(code, name) != {kind.__name__} or bool(kind.__subclasses__())
 
 
-@lru_cache(maxsize=4096)
 def _written(code: CodeType, name: str) -> set[str]:
     """The classes that the source gives a name: by annotation, assertion or cast."""
     source = function_source(code)
-    if source is None:
-        return set()
+    return set() if source is None else _given(source, name)
+
+
+@lru_cache(maxsize=4096)
+def _given(source: FunctionSource, name: str) -> set[str]:
     declared = source.node.args
     every = (*declared.posonlyargs, *declared.args, *declared.kwonlyargs)
     written = next((a.annotation for a in every if a.arg == name), None)
