@@ -140,6 +140,11 @@ def test_only_runs_without_a_reserve_escape(name: str) -> None:
     assert bool(codes & set(ESCAPES)) is not cured
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_real_request_contradicts_a_rule(name: str) -> None:
+    assert [(s.key, s.bound.refuted) for s in load(name).sites if s.bound.refuted] == []
+
+
 def test_prefix_caching_replaced_the_arena_twice_in_serving() -> None:
     (view,) = load("h100-vllm-0.26.0-turboquant-prefix").workers
     sizes = [g.after for g in view.growths if g.phase == "serving"]

@@ -70,7 +70,18 @@ def _by_identity(site: Site, rules: Sequence[KnownSite], experts: str) -> Bound 
     held = [result for result in results if isinstance(result, Bound)]
     if held:
         return max(held, key=lambda bound: bound.bytes or 0)
-    return next((r for r in results if isinstance(r, Refusal)), Refusal(""))
+    refusal = next((r for r in results if isinstance(r, Refusal)), Refusal(""))
+    return replace(refusal, refuted="") if _given_by_some(site, chosen) else refusal
+
+
+def _given_by_some(site: Site, rules: Sequence[KnownSite]) -> bool:
+    """Whether each request is what one of these rules gives: a function that asks several
+    times (a builder, for a decode and a prefill) has a rule for each, and none is wrong."""
+    known = [(rule, _defaults(rule, site.numbers)) for rule in rules]
+    return all(
+        any(_reproduces(rule, ask, site, defaults) for rule, defaults in known)
+        for ask in site.asks
+    )
 
 
 def by_base(site: Site) -> Bound | Refusal:
