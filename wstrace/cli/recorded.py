@@ -17,6 +17,7 @@ import msgspec
 import wstrace
 from wstrace.cli.launch import still_living
 from wstrace.errors import WstraceError
+from wstrace.trace.file_names import kept_run_file
 from wstrace.trace.reader import RUN_FILE, RunFile, lost_tails, read_run, sizes_of
 from wstrace.trace.redact import redact_argv
 from wstrace.vllm.command_line import config_words
@@ -139,7 +140,7 @@ def _write(folder: Path, run: RunFile) -> None:
     path = folder / RUN_FILE
     earlier = _earlier(path)
     if earlier is not None and earlier.run != run.run:
-        path.rename(folder / f"run.{earlier.run}.json")
+        path.rename(folder / kept_run_file(earlier.run))
     partial = folder / f".{RUN_FILE}.{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     handle = os.open(partial, flags, 0o600)

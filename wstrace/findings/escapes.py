@@ -88,7 +88,7 @@ def _latent(
 
 def _masked(use: WorkerSite) -> str:
     """What a site asked before its first escape: it fitted, and so passed unseen."""
-    passed = takewhile(lambda s: s.outcome != "escaped", use.of_epoch())
+    passed = takewhile(lambda s: s.outcome != "escaped", use.of_epoch)
     most = max((s.bytes for s in passed if s.outcome == "latent"), default=0)
     return f"; {human(most)} before it escaped fitted and passed unseen" if most else ""
 

@@ -191,8 +191,11 @@ def _not_looked_at(worker: Worker, looked_at: set[Slot]) -> Iterator[Finding]:
     own), and a step index covers many of their runs: only real steps tell."""
     seen: dict[tuple[Slot, int], Request] = {}
     told = set(looked_at)
+    streams: dict[Slot, set[int]] = {}
+    for (_, slot), use in worker.sites.items():
+        streams.setdefault(slot, set()).update(ask.stream for ask in use.asks)
     for (key, slot), use in worker.sites.items():
-        for ask in use.asks:
+        for ask in use.asks if len(streams[slot]) > 1 else ():
             if ask.step is None or ask.step.kind != "real" or ask.capturing or slot in told:
                 continue
             first = seen.setdefault((slot, ask.step.index), ask)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 from typing import Final, TypedDict
 
 import msgspec
@@ -115,6 +116,9 @@ class SiteKey(msgspec.Struct, frozen=True, order=True, gc=False):
         )
 
 
+_bytes = attrgetter("request.bytes")
+
+
 @dataclass
 class WorkerSite:
     """All novel requests of one site in one slot of one worker, in order. Sizes are bytes.
@@ -131,15 +135,19 @@ class WorkerSite:
     calls: dict[Phase, int] = field(default_factory=dict)
     locks: LockEpochs = field(default_factory=LockEpochs, repr=False)
 
-    @property
+    @cached_property
     def asks(self) -> list[Request]:
-        """Every recorded request."""
+        """Every recorded request; to be asked for when all of them are read."""
         return [seen.request for seen in self.seen]
 
     @cached_property
     def worst(self) -> Seen | None:
         """The request with the worst outcome, the largest of several; None without one."""
-        return max(self.seen, key=lambda s: (WORSE[s.outcome], s.bytes), default=None)
+        outcomes = {s.outcome for s in self.seen}
+        if len(outcomes) < 2:
+            return max(self.seen, key=_bytes, default=None)
+        worst = max(outcomes, key=WORSE.__getitem__)
+        return max((s for s in self.seen if s.outcome == worst), key=_bytes)
 
     @property
     def outcome(self) -> Outcome:
@@ -153,7 +161,7 @@ class WorkerSite:
             return self.worst.epoch
         return max(len(self.locks.epochs), 1)
 
-    @property
+    @cached_property
     def warmup(self) -> list[Request]:
         """The requests before the lock that decides, in the order of time."""
         epoch = self.epoch
@@ -163,11 +171,12 @@ class WorkerSite:
             if s.epoch < epoch or (s.epoch == epoch and s.outcome == "before")
         ]
 
-    @property
+    @cached_property
     def after(self) -> list[Request]:
         """The requests from that lock on, up to the next one or an unlock."""
-        return [s.request for s in self.of_epoch()]
+        return [s.request for s in self.of_epoch]
 
+    @cached_property
     def of_epoch(self) -> list[Seen]:
         """What was seen from the lock that decides on."""
         epoch = self.epoch
@@ -176,12 +185,12 @@ class WorkerSite:
     @cached_property
     def warmup_bytes(self) -> int:
         """The largest request before the lock that decides; 0 when there was none."""
-        return max((ask.bytes for ask in self.warmup), default=0)
+        return max([ask.bytes for ask in self.warmup], default=0)
 
     @cached_property
     def after_bytes(self) -> int:
         """The largest request from that lock on; 0 when there was none."""
-        return max((ask.bytes for ask in self.after), default=0)
+        return max([ask.bytes for ask in self.after], default=0)
 
     @property
     def arena(self) -> int:
@@ -193,12 +202,12 @@ class WorkerSite:
     @cached_property
     def largest(self) -> int:
         """The largest request of all."""
-        return max((seen.bytes for seen in self.seen), default=0)
+        return max([seen.request.bytes for seen in self.seen], default=0)
 
     @property
     def layers(self) -> list[str]:
         """Names of the layers seen asking here (the first of each novel request)."""
-        return sorted({a.layer for a in self.asks if a.layer})
+        return sorted({ask.layer for ask in self.asks} - {""})
 
 
 @dataclass
@@ -400,7 +409,8 @@ def real_steps(worker: Worker) -> list[Step]:
 
 def _at_least(counts: Counts, steps: list[Step]) -> Counts:
     """SIGKILL loses up to a second of counters, never a request: take the larger of the two."""
-    requests = [request for step in steps for request in step.requests]
+    lists = {id(step.requests): step.requests for step in steps}  # equal ones are one object
+    requests = [request for several in lists.values() for request in several]
     going_on = (r.computed for r in requests if r.scheduled > 1 + r.draft)
     return msgspec.structs.replace(
         counts,

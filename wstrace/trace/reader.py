@@ -13,6 +13,7 @@ import msgspec
 
 from wstrace.errors import WstraceError, one_line
 from wstrace.trace.cleaning import cleaned
+from wstrace.trace.file_names import SUFFIX as SUFFIX
 from wstrace.trace.records import (
     FORMAT,
     AnyRecord,
@@ -25,10 +26,9 @@ from wstrace.trace.run_file import RUN_FILE as RUN_FILE
 from wstrace.trace.run_file import RunFile as RunFile
 from wstrace.trace.run_file import find_run
 from wstrace.trace.run_file import read_run as read_run
+from wstrace.trace.shared_parts import UNDECODABLE as UNDECODABLE
 from wstrace.trace.shared_parts import SharedParts
 
-SUFFIX = ".wst.jsonl"
-UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _BUFFER = 1 << 20  # lines are kilobytes: with the usual 8 KB most are joined from pieces
 _decode = msgspec.json.Decoder(AnyRecord).decode
 Progress = Callable[[int], None]
@@ -348,32 +348,33 @@ def read_file(path: Path) -> ProcessTrace:
     records of a kind that this version does not know are counted, not lost silently.
     """
     process = ProcessTrace(path, read_header(path))
-    parts = SharedParts()
-    for number, line, complete in _lines(path):
-        try:
-            process.records.append(parts.record(line))
-        except UNDECODABLE as error:
-            if not complete:
-                process.cut = True
-            elif _is_unknown_kind(line):
-                process.unknown += 1
-            else:
-                raise WstraceError(
-                    f"{path}, line {number}: not a trace record ({error}).",
-                    "The file was changed after it was written; use the original.",
-                ) from error
+    record, append = SharedParts().record, process.records.append
+    try:
+        with path.open("rb", buffering=_BUFFER) as file:
+            file.readline()
+            for number, line in enumerate(file, 2):
+                try:
+                    append(record(line))
+                except UNDECODABLE as error:
+                    _odd(process, number, line, error)
+    except OSError as error:
+        raise _unreadable(path, error) from error
     return process
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
-    """(number, line, ends in a newline), without the header."""
-    try:
-        with path.open("rb", buffering=_BUFFER) as file:
-            for number, line in enumerate(file, 1):
-                if number > 1 and not line.isspace():  # an editor may have left blank lines
-                    yield number, line, line.endswith(b"\n")
-    except OSError as error:
-        raise _unreadable(path, error) from error
+def _odd(process: ProcessTrace, number: int, line: bytes, error: Exception) -> None:
+    """A line that is no record that this version knows."""
+    if line.isspace():  # an editor may have left blank lines
+        return
+    if not line.endswith(b"\n"):
+        process.cut = True
+    elif _is_unknown_kind(line):
+        process.unknown += 1
+    else:
+        raise WstraceError(
+            f"{process.path}, line {number}: not a trace record ({error}).",
+            "The file was changed after it was written; use the original.",
+        ) from error
 
 
 def _is_unknown_kind(line: bytes) -> bool:

@@ -12,9 +12,10 @@ import msgspec
 
 from wstrace.errors import WstraceError
 from wstrace.trace.cleaning import cleaned
+from wstrace.trace.file_names import RUN_FILE as RUN_FILE
+from wstrace.trace.file_names import kept_run_file
 from wstrace.vllm.command_line import with_config
 
-RUN_FILE: Final = "run.json"
 _LARGEST: Final = 1 << 20
 
 
@@ -93,7 +94,7 @@ def find_run(path: Path, run: str | None = None) -> tuple[RunFile | None, list[s
     """
     folder = path if path.is_dir() else path.parent
     damage = []
-    for file in (folder / RUN_FILE, folder / f"run.{run}.json"):
+    for file in (folder / RUN_FILE, folder / kept_run_file(run or "")):
         try:
             found = read_run(file)
         except WstraceError as error:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
-from operator import or_
 from sys import intern
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -14,6 +12,7 @@ from wstrace.trace.cleaning import clean_text, cleaned
 from wstrace.trace.records import (
     AnyRecord,
     Leaf,
+    Phase,
     Provenance,
     Record,
     Request,
@@ -25,7 +24,12 @@ from wstrace.trace.records import (
 
 Part = TypeVar("Part")
 _MOST_TEXTS: Final = 4096
+_MOST_ENDS: Final = 8
 _STATEMENTS: Final = b'"statements":['
+_CUTS: Final = (b',"generation":', b',"address":', b',"specs":[', b',"stack":[')
+"""Where a request's line is cut in two: behind the step, as its fields are written."""
+_NEAR: Final = 64
+"""How far a line's cut may be before that of the line before it, in bytes."""
 
 
 class _UnreadStep(Step, gc=False):
@@ -34,24 +38,49 @@ class _UnreadStep(Step, gc=False):
     requests: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
 
 
-class _Unread(Request, tag="request", kw_only=True, gc=False):
-    """A request whose long fields are not decoded yet: nearly all of its 4 KB was seen."""
+class _Head(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What is of one request alone, as a rule; the other fields are `_Rest`'s."""
 
+    t: Literal["request"]  # not a tag: those of a lone struct need not be there
+    site: int
+    slot: Slot
+    bytes: int
+    arena: int
+    phase: Phase
+    ns: int = 0
     step: _UnreadStep | None = None
-    specs: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
-    stack: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
-    provenance: msgspec.Raw = msgspec.Raw(b"null")  # type: ignore[assignment]
-    classes: msgspec.Raw = msgspec.Raw(b"{}")  # type: ignore[assignment]
 
 
-_decode = msgspec.json.Decoder(
-    reduce(or_, (_Unread if kind is Request else kind for kind in AnyRecord.__args__))
-).decode
+class _Rest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """What many requests of a file have in common: nearly all of their 4 KB. Not decoded yet
+    are its long fields, of which the parts are often known where the whole is not."""
+
+    generation: int = 0
+    address: int = 0
+    locked: bool = False
+    capturing: bool = False
+    graph: int | None = None
+    stream: int = 0
+    cudagraph_mode: str = ""
+    layer: str = ""
+    specs: msgspec.Raw = msgspec.Raw(b"[]")
+    stack: msgspec.Raw = msgspec.Raw(b"[]")
+    provenance: msgspec.Raw = msgspec.Raw(b"null")
+    thread: int = 0
+    manager: int = 0
+    classes: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_decode = msgspec.json.Decoder(AnyRecord).decode
+_head = msgspec.json.Decoder(_Head).decode
+_rest = msgspec.json.Decoder(_Rest).decode
 _stack = msgspec.json.Decoder(list[str]).decode
 _provenance = msgspec.json.Decoder(Provenance | None).decode
 _specs = msgspec.json.Decoder(list[Spec]).decode
 _classes = msgspec.json.Decoder(dict[str, list[str]]).decode
 _scheduled = msgspec.json.Decoder(list[ScheduledRequest]).decode
+_NOWHERE: Final = Slot()
+UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class _Texts(Generic[Part]):
@@ -91,38 +120,108 @@ class SharedParts:
         self._scheduled = _Texts(_scheduled).part
         self._provenances: dict[tuple[bytes, bytes], Provenance | None] = {}
         self._tail = b""
+        self._marker = _CUTS[0]
+        self._near = 0
+        self._ends: list[tuple[bytes, dict[bytes, Request]]] = []
         self._lists: dict[tuple[str, ...], list[str]] = {}
         self._leaves: dict[tuple[object, ...], Leaf] = {}
         self._slots: dict[Slot, Slot] = {}
 
     def record(self, line: bytes) -> Record:
         """Raises what msgspec raises."""
-        found: Any = _decode(line)
-        if type(found) is _Unread:
-            self._finish(found)
-        else:
+        found = self._in_halves(line)
+        if found is None:
+            found = _decode(line)
             cleaned(found)
-        record: Record = found
-        return record
+            if type(found) is Request:
+                found.stack = self._shared(found.stack)
+                self._share(found.provenance)
+        return found
 
-    def _finish(self, found: Any) -> None:
-        """Makes the plain request of one whose long fields are still text."""
-        found.__class__ = Request
-        found.stack = self._stack(bytes(found.stack))
-        found.provenance = self._provenance(bytes(found.provenance))
-        found.specs = self._specs(bytes(found.specs))
-        found.classes = self._classes(bytes(found.classes))
-        found.layer = intern(clean_text(found.layer))
-        found.cudagraph_mode = clean_text(found.cudagraph_mode)
-        found.slot = self._slots.setdefault(found.slot, found.slot)
-        step = found.step
+    def _in_halves(self, line: bytes) -> Record | None:
+        """A request by what its line has up to the step and by the rest; None where it cannot
+        be read so, for whatever reason: then the whole line tells it.
+
+        What is before the comma is an object but for its brace, and the rest is one with a
+        brace in the comma's place: so the line is one object, with the fields of both, and
+        no field is in both.
+        """
+        cut = self._cut(line)
+        if cut < 0:
+            return None
+        try:
+            head = _head(line[:cut] + b"}")
+            like: Any = self._like(line, cut)
+        except UNDECODABLE:
+            return None
+        found: Request = like.__copy__()  # copy.copy() asks more and does the same
+        found.ns = head.ns
+        found.site = head.site
+        found.slot = self._slots.setdefault(head.slot, head.slot)
+        found.bytes = head.bytes
+        found.arena = head.arena
+        found.phase = head.phase
+        step: Any = head.step
         if step is not None:
             step.__class__ = Step
             step.requests = self._scheduled(bytes(step.requests))
+            found.step = step
+        return found
+
+    def _cut(self, line: bytes) -> int:
+        """The place of the comma; -1 where there is none of `_CUTS`."""
+        cut = line.find(self._marker, self._near)
+        if cut < 0:
+            for marker in _CUTS:
+                cut = line.find(marker)
+                if cut >= 0:
+                    self._marker = marker
+                    break
+            else:
+                return -1
+        self._near = max(0, cut - _NEAR)
+        return cut
+
+    def _like(self, line: bytes, cut: int) -> Request:
+        """A request with all that the line has from `cut` on, decoded once. The end, from the
+        statements on, is nearly always one of the newest: no hash of kilobytes is made."""
+        end, known = self._end(line, cut)
+        key = line[cut : len(line) - len(end)]
+        like = known.get(key)
+        if like is None:
+            if len(known) >= _MOST_TEXTS:
+                known.clear()
+            like = known[key] = self._made(_rest(b"{" + line[cut + 1 :]))
+        return like
+
+    def _end(self, line: bytes, cut: int) -> tuple[bytes, dict[bytes, Request]]:
+        """An end of the line behind `cut`, and what was made of those that end so."""
+        for seen in self._ends:
+            if line.endswith(seen[0]) and len(line) - len(seen[0]) >= cut:
+                return seen
+        statements = line.find(_STATEMENTS, cut)
+        new: tuple[bytes, dict[bytes, Request]]
+        new = line[cut if statements < 0 else statements :], {}
+        self._ends.insert(0, new)
+        del self._ends[_MOST_ENDS:]
+        return new
+
+    def _made(self, rest: _Rest) -> Request:
+        fields = msgspec.structs.asdict(rest) | {
+            "specs": self._specs(bytes(rest.specs)),
+            "stack": self._stack(bytes(rest.stack)),
+            "provenance": self._provenance(bytes(rest.provenance)),
+            "classes": self._classes(bytes(rest.classes)),
+            "layer": intern(clean_text(rest.layer)),
+            "cudagraph_mode": clean_text(rest.cudagraph_mode),
+        }
+        return Request(site=0, slot=_NOWHERE, bytes=0, arena=0, phase="init", **fields)
 
     def _shared_list(self, text: bytes) -> list[str]:
-        decoded = cleaned(_stack(text))
-        return self._lists.setdefault(tuple(decoded), decoded)
+        return self._shared(cleaned(_stack(text)))
+
+    def _shared(self, texts: list[str]) -> list[str]:
+        return self._lists.setdefault(tuple(texts), texts)
 
     def _provenance(self, text: bytes) -> Provenance | None:
         """By its two halves: the second, the statements, is nearly always the one before."""
@@ -136,14 +235,17 @@ class SharedParts:
         if key in self._provenances:
             return self._provenances[key]
         made: Provenance | None = cleaned(_provenance(text))
-        if made is not None:
-            made.statements = self._lists.setdefault(tuple(made.statements), made.statements)
-            made.leaves = [self._leaf(leaf) for leaf in made.leaves]
-            made.formula = made.formula and intern(made.formula)
+        self._share(made)
         if len(self._provenances) >= _MOST_TEXTS:
             self._provenances.clear()
         self._provenances[key] = made
         return made
+
+    def _share(self, made: Provenance | None) -> None:
+        if made is not None:
+            made.statements = self._shared(made.statements)
+            made.leaves = [self._leaf(leaf) for leaf in made.leaves]
+            made.formula = made.formula and intern(made.formula)
 
     def _leaf(self, leaf: Leaf) -> Leaf:
         key = (leaf.name, leaf.value, leaf.kind, leaf.role, leaf.source, leaf.where, leaf.why)

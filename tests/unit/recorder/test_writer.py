@@ -246,3 +246,23 @@ def test_an_argument_that_is_no_utf8_is_spelt(
 def test_the_bytes_of_a_request_are_a_plain_integer(size: object, bytes_: int) -> None:
     made = whole(size)
     assert (type(made), made) == (int, bytes_)
+
+
+@pytest.mark.parametrize(
+    "run", ["../../out", "/etc/out", "..", "a/b", "a\nb", "\x1b[31m", "é" * 200, "x" * 999, ""]
+)
+def test_whatever_the_run_is_called_its_file_is_in_the_folder(run: str, tmp_path: Path) -> None:
+    folder = tmp_path / "one" / "two"
+    folder.mkdir(parents=True)
+    header = Header(format=FORMAT, run=run, wstrace="0")
+    TraceWriter(str(folder), run, lambda: header).write(Note(text="one"))
+    (file,) = folder.iterdir()
+    assert {p for p in tmp_path.rglob("*") if p.is_file()} == {file}
+    assert all(c.isascii() and c.isprintable() for c in file.name)
+    assert len(load(folder).processes) == 1
+
+
+def test_a_run_with_a_usual_id_has_it_in_its_files_name() -> None:
+    assert writer_module.new_file_name("20260516T101500Z-1a2b3c4d").startswith(
+        "20260516T101500Z-1a2b3c4d."
+    )

@@ -12,6 +12,7 @@ import json
 import re
 import socket
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from wstrace.cli.app import main
+from wstrace.cli.watch.metrics import MetricsServer
 from wstrace.reserve.config import load
 
 DEMO: Final = Path(__file__).parents[3] / "sample_traces" / "demo-crash"
@@ -183,6 +185,22 @@ def test_no_label_becomes_a_metric(
     text = (tmp_path / "metrics").read_text()
     is_inert(text)
     names = {family.name for family in text_string_to_metric_families(text)}
+    assert names
+    assert all(name.startswith("wstrace_") for name in names), names
+
+
+def test_no_label_becomes_a_metric_where_they_are_served(planted: Path) -> None:
+    server = MetricsServer(planted, None, None, "127.0.0.1:0")
+    try:
+        server.refresh()
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as reply:
+            text = reply.read().decode()
+    finally:
+        server.close()
+    is_inert(text)
+    assert "PLANTED" in text
+    names = {family.name for family in text_string_to_metric_families(text)}
+    # those of prometheus_client's own process are not served
     assert names
     assert all(name.startswith("wstrace_") for name in names), names
 

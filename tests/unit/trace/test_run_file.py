@@ -9,12 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from wstrace.cli import recorded
 from wstrace.cli.reading import read_runs
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import load_run
+from wstrace.trace.file_names import RUN_FILE, kept_run_file
 from wstrace.trace.reader import load
 from wstrace.trace.records import FORMAT, Header
-from wstrace.trace.run_file import RunFile, read_run
+from wstrace.trace.run_file import RunFile, find_run, read_run
 
 WHOLE = RunFile(
     run="run1", command=["vllm", "serve", "m"], started="2026-05-16T10:15:00+00:00", wstrace="1"
@@ -111,3 +113,23 @@ def test_a_trace_newer_than_run_json_is_the_newest(tmp_path: Path) -> None:
     _trace(tmp_path, "older", BASE + 31_000_000_000)
     _started(tmp_path, "first", 30)
     assert load(tmp_path).run == "older"
+
+
+@pytest.mark.parametrize("run", ["/../../out", "x/../../../out", "/../../../out"])
+def test_an_id_leads_to_no_file_outside_the_folder(run: str, tmp_path: Path) -> None:
+    """Of a run.json that somebody put there: it is kept under its id, and looked up by it."""
+    folder = tmp_path / "one" / "two"
+    for made in ("run.", "run.x"):  # a path is only walked where each of its folders is there
+        (folder / made).mkdir(parents=True)
+    outside = msgspec.structs.replace(WHOLE, run=run)
+    for place in (tmp_path, folder.parent):
+        (place / "out.json").write_bytes(msgspec.json.encode(outside))
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    _trace(folder)
+    assert find_run(folder, run) == (None, [])
+    (folder / RUN_FILE).write_bytes(msgspec.json.encode(outside))
+    recorded._write(folder, WHOLE)
+    for path, data in before.items():
+        assert path.read_bytes() == data
+    assert read_run(folder / kept_run_file(run)) == outside
+    assert find_run(folder, run) == (outside, [])

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import msgspec
 
+from wstrace.trace.file_names import SUFFIX, part_of_name
 from wstrace.trace.records import Failure, Header, Record
 
-SUFFIX = ".wst.jsonl"
 LAST_WORD = 240  # bytes of the header's `lost`
 LAST_REASON = 160  # of them for the reason: time, and a refused request, stand behind it
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -29,7 +29,8 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.
 
 def new_file_name(run: str) -> str:
     """`RUN.HOST.pid.start_ns.rand.wst.jsonl`: unique without asking the file system."""
-    host = "".join(c if c.isalnum() or c in "-_" else "-" for c in socket.gethostname())[:40]
+    host = part_of_name(socket.gethostname()).replace(".", "-")[:40]
+    run = part_of_name(run)
     return f"{run}.{host}.{os.getpid()}.{time.time_ns()}.{secrets.token_hex(4)}{SUFFIX}"
 
 
