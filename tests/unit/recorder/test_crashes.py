@@ -41,7 +41,7 @@ def measured() -> Any:
     if find_spec("vllm") is None:
         pytest.skip("needs vLLM's own manager")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.recorder.crashes", "ci", "--times", "4"],
+        [sys.executable, "-m", "tests.unit.recorder.crashes", "ci", "--times", "2"],
         cwd=REPOSITORY,
         env=ENV,
         capture_output=True,
