@@ -24,6 +24,7 @@ STOPPED: Final = (130, 143)
 NO_FILE: Final = "no run.json says how this run ended"
 NO_END: Final = "run.json has no end: the command still ran, or wstrace was killed"
 NO_CODE: Final = "run.json has no exit code: how the command ended is not known"
+NO_SIZE: Final = "run.json does not say how much it had written when the command ended"
 MUCH_EARLIER: Final = 30 * 10**9
 """Nanoseconds by which a worker's last record is too early beside its peers': a counter is
 written every second while the server steps, and the workers of an engine step together."""
@@ -130,10 +131,15 @@ def _has_last_word(worker: Worker) -> bool:
 
 def _endless(trace: Trace, workers: Sequence[Worker], names: Names) -> Iterator[str]:
     """No run.json, or one without an end, where a worker may have gone on after its last
-    record. Of a process that is known to live everything is written."""
-    if trace.meta is not None and ended(trace.meta):
-        return
+    record; or one that does not have the size of its file, which may be cut between two
+    records. Of a process that is known to live everything is written."""
     left = [w for w in _grown_up(workers) if not _has_last_word(w)]
+    if trace.meta is not None and ended(trace.meta):
+        whole = [w for w in left if w.process.sized or w.process.cut]  # a cut one is told
+        unsized = [names[id(w.process)] for w in left if w not in whole]
+        if unsized:
+            yield f"{_named(unsized)} wrote no end, and {NO_SIZE}"
+        return
     open_ = [names[id(w.process)] for w in left if w.header.pid not in trace.alive]
     if open_:
         why = NO_FILE if trace.meta is None else NO_END

@@ -53,6 +53,8 @@ def reasons(
         found.append(UNASKED)
     found += _let_go(ranks, allow_unlocked)
     found += lost_engines(ranks, trace)
+    if any(map(size_unknown, ranks)):
+        found.append("how many ranks the engine has is in no record")
     found += _out_of_memory(ranks)
     found += [
         f"a reserve was refused: {event.why}"
@@ -76,6 +78,12 @@ def _idle(worker: Worker) -> bool:
     steps = worker.counts.steps_real if worker.counts else 0
     asked = any(count.phase == "serving" for count in worker.newest.values())
     return not (steps or asked or worker.failures or real_steps(worker))
+
+
+def size_unknown(worker: Worker) -> bool:
+    """Whether its config did not tell how many ranks the engine has: one may be missing."""
+    world = worker.init.world
+    return (world.tp, world.pp, world.dp) == (None, None, None)
 
 
 def lost_engines(ranks: list[Worker], trace: Trace) -> list[str]:

@@ -17,6 +17,7 @@ from wstrace.units import exact, human, plural
 MAX_LINES = 60
 MAX_SITES = 10
 MAX_FINDINGS = 3
+MAX_DOUBTS = 6
 SHOWN_LIMITS = (
     "max_model_len",
     "max_num_batched_tokens",
@@ -36,11 +37,20 @@ SHOWN_LIMITS = (
 def render_markdown(run: AnalysedRun) -> str:
     """One issue's worth of text: verdict, versions, sites, evidence, how to reproduce."""
     head = f"### {escape(sentence(run))}"
-    lines = [head, "", *_environment(run), "", *_sites(run)]
+    lines = [head, "", *_doubts(run), *_environment(run), "", *_sites(run)]
     for finding in [f for f in run.findings if f.severity != "note"][:MAX_FINDINGS]:
         lines += ["", *finding_lines(finding)]
     lines += ["", *_reproduce(run)]
     return "\n".join(lines[:MAX_LINES]) + "\n"
+
+
+def _doubts(run: AnalysedRun) -> list[str]:
+    """Why it is inconclusive, as far as the sentence above does not say it."""
+    told = [why for why in run.inconclusive if why.rstrip(".") not in sentence(run)]
+    lines = [escape(f"- note: {why}") for why in told[:MAX_DOUBTS]]
+    if len(told) > MAX_DOUBTS:
+        lines.append(f"- {len(told) - MAX_DOUBTS} more reasons: --format json")
+    return [*lines, ""] if lines else []
 
 
 def escape(text: str) -> str:

@@ -10,7 +10,7 @@ from wstrace.errors import ended, one_line
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.ends import died_at, failed, start_died
 from wstrace.findings.finding import Finding
-from wstrace.findings.inconclusive import UNASKED, lost_engines, served_unlocked
+from wstrace.findings.inconclusive import UNASKED, lost_engines, served_unlocked, size_unknown
 from wstrace.report.safe import clean
 from wstrace.trace.records import Slot
 from wstrace.units import exact, human, plural
@@ -191,7 +191,8 @@ def reservable(finding: Finding) -> bool:
 
 def _inconclusive_next(run: AnalysedRun, trace: str, again: str) -> list[str]:
     """What helps where nothing was found."""
-    absent = lost_engines(run.workers, run.trace)
+    absent = bool(lost_engines(run.workers, run.trace))
+    absent = absent or any(map(size_unknown, run.workers))
     if absent or any(f.code == "WS402" for f in run.findings):
         return ["wstrace doctor"]
     if any(event.event == "refused" for w in run.workers for event in w.reserves):
@@ -209,6 +210,8 @@ def _inconclusive_next(run: AnalysedRun, trace: str, again: str) -> list[str]:
         return [f"{again}   ({asked})"]
     if run.rests_on.doubts or died_at(run.trace.processes) is not None:
         return [f"{again}   (this trace does not show how the run went on)"]
+    if any(process.unknown for process in run.trace.processes):
+        return [f"{again}   (by this wstrace: it does not know all that the trace holds)"]
     if run.inconclusive and all(w.served and not w.locks and w.sites for w in run.workers):
         return [f"wstrace gate {trace} --allow-unlocked   (the reserve covers what can grow)"]
     return [f"wstrace report {trace}"]

@@ -161,6 +161,8 @@ def _check(config: ReserveConfig, name: str) -> None:
                 f"{name}: {what}: {size} bytes is not a size (0 to 2**50).", _REMAKE
             )
     _check_slots(config, name)
+    if not any(size for _, size in sizes[:-1]) and not any(map(_follows, config.sites)):
+        raise WstraceError(f"{name} reserves nothing: all of its sizes are 0.", _REMAKE)
     _check_model(config, name)
     for site in config.sites:
         _check_site(site, LIMIT_NAMES | config.limits.keys(), name)
@@ -187,6 +189,10 @@ def _check_model(config: ReserveConfig, name: str) -> None:
             f"({model_digest(config.limits)}): one was edited.",
             _REMAKE,
         )
+
+
+def _follows(site: SiteReserve) -> bool:
+    return site.follows_limits
 
 
 def _shown(value: Limit) -> str:

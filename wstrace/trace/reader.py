@@ -28,6 +28,7 @@ from wstrace.trace.run_file import find_run
 from wstrace.trace.run_file import read_run as read_run
 from wstrace.trace.shared_parts import UNDECODABLE as UNDECODABLE
 from wstrace.trace.shared_parts import SharedParts
+from wstrace.trace.whole import gaps
 
 _BUFFER = 1 << 20  # lines are kilobytes: with the usual 8 KB most are joined from pieces
 _decode = msgspec.json.Decoder(AnyRecord).decode
@@ -36,13 +37,18 @@ Progress = Callable[[int], None]
 
 @dataclass
 class ProcessTrace:
-    """The records of one process's file, in order. `cut`: the last line was incomplete."""
+    """The records of one process's file, in order. `cut`: the last line was incomplete.
+
+    `sized`: run.json has the bytes that it had when its command ended. (Whether it has them
+    still is a doubt of the trace.)
+    """
 
     path: Path
     header: Header
     records: list[Record] = field(default_factory=list)
     cut: bool = False
     unknown: int = 0
+    sized: bool = False
 
     @property
     def lost(self) -> str:
@@ -106,10 +112,12 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
     with _uncollected():
         for file, header in headers:
             if header.run == chosen:
-                processes.append(read_file(file))
-                doubts += [told for told in _lost(file, header) if told not in doubts]
+                process, told = _read(file, meta)
+                processes.append(process)
+                doubts += [why for why in told if why not in doubts]
                 if progress is not None:
                     progress(file.stat().st_size)
+    doubts += _parents_gone(path, processes)
     return Trace(path, chosen, processes, meta, notes, doubts + torn)
 
 
@@ -126,13 +134,35 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
                 if not _first_line_ends(file):
                     doubts.append(_torn(file))
                     continue
-                processes.append(read_file(file))
+                process, told = _read(file, meta)
             except WstraceError as error:
                 doubts.append(one_line(error.message))
                 continue
-            doubts += _lost(file, processes[-1].header)
+            processes.append(process)
+            doubts += told
     doubts += map(one_line, meta.lost) if meta is not None else ()
     return Trace(folder, run, processes, meta, [], list(dict.fromkeys(doubts)))
+
+
+def _read(file: Path, meta: RunFile | None) -> tuple[ProcessTrace, list[str]]:
+    """A file of the run of `meta`, and what it says or shows of records that it lacks."""
+    process = read_file(file)
+    process.sized = meta is not None and file.name in meta.sizes
+    name = one_line(file.name)
+    missing = [f"{name} lacks records: {told}" for told in gaps(process)]
+    return process, [*_lost(file, process.header), *missing]
+
+
+def _parents_gone(path: Path, processes: list[ProcessTrace]) -> list[str]:
+    """Files of a forked child's parent that a folder lacks; one that was lost while it was
+    written is in the child's last word."""
+    names = {process.path.name for process in processes}
+    gone = {p.header.parent: p.path.name for p in processes if p.header.parent and not p.lost}
+    return [
+        f"{one_line(parent)} is gone: the process of {one_line(child)} was forked from its own"
+        for parent, child in gone.items()
+        if parent not in names and path.is_dir()
+    ]
 
 
 def _run_of(path: Path, run: str | None) -> tuple[RunFile | None, list[str]]:
@@ -359,6 +389,11 @@ def read_file(path: Path) -> ProcessTrace:
                     _odd(process, number, line, error)
     except OSError as error:
         raise _unreadable(path, error) from error
+    if any(type(record) is Header for record in process.events):
+        raise WstraceError(
+            f"{path} has another file's header in it.",
+            "The file was changed after it was written; use the original.",
+        )
     return process
 
 

@@ -172,7 +172,8 @@ def process(
         runner=runner,
     )
     header = Header(format=FORMAT, run="run1", wstrace="0.1.0", vllm=vllm, torch="2.13.0")
-    return ProcessTrace(Path("x.wst.jsonl"), header, [worker, CONTINUATION, MOE, *records])
+    told = [worker, CONTINUATION, MOE, *records]
+    return ProcessTrace(Path("x.wst.jsonl"), header, told, sized=True)
 
 
 def session(*processes: ProcessTrace, allow_unlocked: bool = False) -> AnalysedRun:

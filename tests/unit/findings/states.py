@@ -194,6 +194,36 @@ def shortened(folder: Path, keep: int | None) -> AnalysedRun:
     return load_run(folder)
 
 
+def of_no_size() -> AnalysedRun:
+    """run.json of an older wstrace, without its files' sizes: a cut between two records."""
+    run = with_exit(session(process(*CLEAN)), 0)
+    run.trace.processes[0].sized = False
+    return analyse(run.trace)
+
+
+def without(folder: Path, *kinds: str, sample: str = "demo-grow") -> AnalysedRun:
+    """A sample from which somebody took all records of these kinds."""
+    shutil.copytree(SAMPLES / sample, folder, dirs_exist_ok=True)
+    (trace,) = folder.glob("*.wst.jsonl")
+    lines = trace.read_bytes().splitlines(keepends=True)
+    trace.write_bytes(b"".join(line for line in lines if json.loads(line)["t"] not in kinds))
+    return load_run(folder)
+
+
+def a_child_alone(folder: Path) -> AnalysedRun:
+    child = process(*CLEAN, End())
+    child.header.parent = "first.wst.jsonl"
+    written(session(child), folder)
+    return load_run(folder)
+
+
+def of_a_later_wstrace(folder: Path) -> AnalysedRun:
+    written(session(process(*CLEAN)), folder)
+    (file,) = folder.glob("*.wst.jsonl")
+    file.write_bytes(file.read_bytes() + b'{"t":"later","ns":9}\n' * 2)
+    return load_run(folder)
+
+
 def a_pipe_in_a_files_place(folder: Path) -> AnalysedRun:
     """Opening one waits for a writer, for ever."""
     written(session(process(*CLEAN)), folder)
@@ -271,13 +301,16 @@ def two_engines_of_a_dense_model() -> AnalysedRun:
 def written(run: AnalysedRun, folder: Path) -> None:
     """The run as the recorder leaves it on the disk."""
     folder.mkdir(exist_ok=True)
+    sizes = {}
     for number, one in enumerate(run.trace.processes):
         records = [one.header, *one.records]
         lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
         lines += b'{"t":"requ' if one.cut else b""
         (folder / f"run1.h.{number}.wst.jsonl").write_bytes(lines)
+        sizes[f"run1.h.{number}.wst.jsonl"] = len(lines) if one.sized else 0
     if run.trace.meta is not None:
-        meta = msgspec.structs.replace(run.trace.meta, run=run.trace.run)
+        sized = {name: size for name, size in sizes.items() if size}
+        meta = msgspec.structs.replace(run.trace.meta, run=run.trace.run, sizes=sized)
         (folder / "run.json").write_bytes(msgspec.json.encode(meta))
 
 
@@ -402,6 +435,19 @@ STATES = {
         lambda folder: shortened(folder, None),
         "was there when the command ended, and is gone",
     ),
+    "no size": State(
+        lambda _: of_no_size(), "rank 0 wrote no end, and run.json does not say how much"
+    ),
+    "requests taken out": State(
+        lambda folder: without(folder, "request", "growth"),
+        "lacks records: its counters have a request of",
+    ),
+    "a child alone": State(a_child_alone, "first.wst.jsonl is gone: the process of run1.h.0"),
+    "of an engine of unknown size": State(
+        lambda _: session(process(*CLEAN, world=Ranks(rank=1), ranks=Ranks(rank=0))),
+        "how many ranks the engine has is in no record",
+    ),
+    "of a later wstrace": State(of_a_later_wstrace, "2 records of an unknown kind"),
     "a pipe": State(a_pipe_in_a_files_place, "run1.h.9.wst.jsonl is no plain file"),
     "a stranger is cut": State(
         lambda _: a_stranger_is_cut(), "the last record of EngineCore is cut"

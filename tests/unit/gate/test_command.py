@@ -230,8 +230,9 @@ def test_of_two_hosts_of_a_run_the_worse_end_counts(
         folder = traces.clean(tmp_path / f"host{number}", run="r1", over=False)
         (file,) = folder.glob("*.wst.jsonl")
         file.rename(folder / f"r1.host{number}.wst.jsonl")
-        meta = {"run": "r1", "command": [], "started": "", "wstrace": "0.1.0"}
+        meta: dict[str, object] = {"run": "r1", "command": [], "started": "", "wstrace": "0.1"}
         ended = {} if code is None else {"ended": "later", "exit_code": code}
+        meta |= {"sizes": {f"r1.host{number}.wst.jsonl": 1}}
         (folder / "run.json").write_text(json.dumps(meta | ended))
         folders.append(folder)
     assert gate(*folders)[0] == (0 if ends == (0, 0) else 3)

@@ -51,6 +51,7 @@ from wstrace.trace.records import (
     End,
     Failure,
     Growth,
+    Hook,
     Lock,
     Memory,
     Phase,
@@ -77,7 +78,8 @@ class Engine:
         self.output = TraceOutput(self.settings) if recorded else None
         self.arena, self.locked, self.alive = 0, False, True
         self.steps = self.longest = 0
-        self.calls: dict[int, list[int]] = {}
+        self.calls: dict[tuple[int, Phase], list[int]] = {}
+        self.sites = {site.id: site for site in (CONTINUATION, MOE)}
         self.turn = threading.Lock()
 
     def write(self, record: Record) -> None:
@@ -90,8 +92,7 @@ class Engine:
         ranks, world = Ranks(dp=0, tp=0, pp=0, rank=0), Ranks(dp=1, tp=1, pp=1)
         if self.output is not None:
             self.output.write_worker(WorkerInit(ranks=ranks, world=world, limits=limits))
-        self.write(CONTINUATION)
-        self.write(MOE)
+        self.write(Hook(name="WorkspaceManager._ensure_workspace_size", set=True))
         self._phase("load")
         self._phase("profile")
         if self.settings.reserve:
@@ -142,6 +143,7 @@ class Engine:
 
     def ask(self, site: int, size: int, phase: Phase, computed: int = 0) -> bool:
         """One request for scratch; False where the locked arena refused it."""
+        self._site(site)
         made: Request = (
             continuation(computed, self.arena, phase)
             if site == CONTINUATION.id
@@ -149,7 +151,7 @@ class Engine:
         )
         made.locked, made.step = self.locked, Step(index=self.steps, num_reqs=1)
         self.write(made)
-        count = self.calls.setdefault(site, [0, 0])
+        count = self.calls.setdefault((site, phase), [0, 0])
         count[:] = count[0] + 1, max(count[1], size)
         if size <= self.arena:
             return True
@@ -181,6 +183,11 @@ class Engine:
         self.arena = size
         return True
 
+    def _site(self, number: int) -> None:
+        """A site is told once, when it first asks."""
+        if (site := self.sites.pop(number, None)) is not None:
+            self.write(site)
+
     def complete(self, prompt: int) -> bool:
         """A prompt in chunks: each continues what is computed; then a decode step."""
         with self.turn:
@@ -194,6 +201,7 @@ class Engine:
                 self.alive = self.ask(MOE.id, DECODE_SIZE, "serving")
             reserved = self.settings.reserve and "beyond_reserve" in WORDS
             if "beyond" in WORDS or reserved:
+                self._site(MOE.id)
                 kind = Failure(kind="layer", site=MOE.id, slot=Slot(), phase="serving")
                 self.write(kind)
                 self.alive = False
@@ -201,7 +209,7 @@ class Engine:
             return self.alive
 
     def _count(self) -> None:
-        counts = [Count(site, Slot(), "serving", *told) for site, told in self.calls.items()]
+        counts = [Count(site, Slot(), at, *told) for (site, at), told in self.calls.items()]
         self.write(
             Counts(
                 step=self.steps,

@@ -261,7 +261,10 @@ def refusal(ask_: Request) -> Failure:
 def process(records: Sequence[Record], rank: int = 0, **head: object) -> ProcessTrace:
     """One worker's file."""
     return ProcessTrace(
-        Path(f"run.gpu-host.{4000 + rank}.wst.jsonl"), header(rank, **head), list(records)
+        Path(f"run.gpu-host.{4000 + rank}.wst.jsonl"),
+        header(rank, **head),
+        list(records),
+        sized=True,
     )
 
 

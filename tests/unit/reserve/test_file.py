@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from tests.unit.reserve.examples import CONTINUATION, LIMITS, SCRATCH, config
 from wstrace.errors import WstraceError
-from wstrace.reserve.config import Model, NotCovered, ReserveConfig, dumps, load, model_digest
+from wstrace.reserve.config import (
+    Model,
+    NotCovered,
+    ReserveConfig,
+    SlotReserve,
+    dumps,
+    load,
+    model_digest,
+)
 from wstrace.reserve.writer import quote
 from wstrace.trace.records import Limit
 from wstrace.units import human
@@ -37,9 +45,18 @@ def test_round_trip_of_the_example(path: Path) -> None:
     assert load(_written(path, dumps(config()))) == config()
 
 
-def test_round_trip_of_an_empty_config(path: Path) -> None:
-    empty = config(slots=[], sites=[], not_covered=[], limits={})
+def test_round_trip_of_a_config_without_sites(path: Path) -> None:
+    empty = config(slots=[SlotReserve(bytes=1)], sites=[], not_covered=[], limits={})
     assert load(_written(path, dumps(empty))) == empty
+
+
+@pytest.mark.parametrize("slots", [[], [SlotReserve(bytes=0)]])
+def test_a_config_that_reserves_nothing_is_refused(
+    path: Path, slots: list[SlotReserve]
+) -> None:
+    nothing = config(slots=slots, sites=[], not_covered=[], limits={})
+    with pytest.raises(WstraceError, match="reserves nothing: all of its sizes are 0"):
+        load(_written(path, dumps(nothing)))
 
 
 names = st.one_of(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.text(max_size=8))
