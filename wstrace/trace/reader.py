@@ -14,6 +14,7 @@ import msgspec
 from wstrace.errors import WstraceError, one_line
 from wstrace.trace.cleaning import cleaned
 from wstrace.trace.file_names import SUFFIX as SUFFIX
+from wstrace.trace.gaps import gaps
 from wstrace.trace.records import (
     FORMAT,
     AnyRecord,
@@ -28,7 +29,6 @@ from wstrace.trace.run_file import find_run
 from wstrace.trace.run_file import read_run as read_run
 from wstrace.trace.shared_parts import UNDECODABLE as UNDECODABLE
 from wstrace.trace.shared_parts import SharedParts
-from wstrace.trace.whole import gaps
 
 _BUFFER = 1 << 20  # lines are kilobytes: with the usual 8 KB most are joined from pieces
 _decode = msgspec.json.Decoder(AnyRecord).decode
