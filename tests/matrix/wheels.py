@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,6 +51,7 @@ KEPT = (
     "vllm/v1/worker/worker_base.py",
     "vllm/v1/worker/workspace.py",
 )
+OWN_TESTS = Path("tests/v1/worker/test_workspace.py")
 CONFIG = "vllm/config/"
 CHANGES = "future.json"
 ESSENTIAL = (
@@ -115,6 +116,32 @@ def python_files(version: str) -> Path:
     return folder
 
 
+def own_tests(version: str) -> Path:
+    """vLLM's own tests of its workspace manager: a wheel has none, the sdist (45 MB) has.
+
+    pip would build the package's metadata too, for which vLLM's build tools are not here; what
+    it unpacked before that failed is kept. Raises UnavailableError where there is no such file.
+    """
+    kept = cache_folder() / f"{version}-tests" / OWN_TESTS.name
+    with _alone(kept.parent), tempfile.TemporaryDirectory() as scratch:
+        if not kept.is_file():
+            why = ""
+            try:
+                _pip(
+                    "download", "--quiet", "--no-deps", "--no-binary=:all:", "--no-clean",
+                    "--no-build-isolation", "--dest", scratch, f"vllm=={version}",
+                    environ={**os.environ, "TMPDIR": scratch},
+                )  # fmt: skip
+            except UnavailableError as error:
+                why = str(error)
+            (found, *_) = [*Path(scratch).glob(f"*/*/{OWN_TESTS}"), None]
+            if found is None:
+                raise UnavailableError(f"{OWN_TESTS} of vLLM {version} cannot be had: {why}")
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(found, kept)
+    return kept
+
+
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One process at a time: a wheel that two tests ask for is downloaded once."""
@@ -154,9 +181,9 @@ def _take(wheel: Path, into: Path, wanted: Callable[[str], bool]) -> None:
                 archive.extract(name, into)
 
 
-def _pip(*arguments: str) -> str:
+def _pip(*arguments: str, environ: Mapping[str, str] | None = None) -> str:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     if done.returncode:
         last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-3:])
         raise UnavailableError(f"`pip {' '.join(arguments)}` failed:\n{last}")
