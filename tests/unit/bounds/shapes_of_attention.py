@@ -144,6 +144,38 @@ ROWS = [
             ((1000, 12, 512), 2),
         ],
     ),
+    # On SM100 as on other GPUs but from 0.29.0 to 0.31.0. A run of vLLM names the first of
+    # two equal rules, never these.
+    Row(
+        "mla.flashmla_sparse_fp8_sm100",
+        "0.13.0",
+        {**MLA, "max_model_len": 1001},
+        [((5005, 576), 2)],
+    ),
+    Row(
+        "mla.flashmla_sparse_fp8_sm100",
+        "0.22.1",
+        {**MLA, "max_model_len": 1001, "max_num_batched_tokens": 100},
+        [((100, 12, 576), 2), ((5005, 576), 2)],
+    ),
+    Row(
+        "mla.flashmla_sparse_fp8_sm100",
+        "0.32.0",
+        {**MLA, "max_model_len": 300_000, "max_num_batched_tokens": 1000},
+        [
+            ((1000, 12, 576), 2),
+            ((600_000, 576), 2),
+            ((1000, 64, 576), 2),
+            ((1000, 64, 512), 2),
+            ((1000, 12, 512), 2),
+        ],
+    ),
+    Row(
+        "mla.flashmla_sparse_bf16_sm100",
+        "0.22.1",
+        {**MLA, "max_num_batched_tokens": 100},
+        [((100, 12, 576), 2)],
+    ),
     Row(  # heads padded for the prefill kernel: to 64 from 0.29.0, on SM100 to 128 up to 0.31.0
         "mla.flashmla_sparse_bf16",
         "0.30.0",
