@@ -65,7 +65,7 @@ def read(paths: Sequence[str], given: Given) -> Report:
         except WstraceError as error:
             if source.alone or given.numbers:
                 raise
-            notes.append(f"{error} Left out")
+            notes.append(_left_out(source, error))
     if not diagnoses:
         raise WstraceError(
             f"{', '.join(paths)} is a directory or an archive without a log.",
@@ -75,10 +75,16 @@ def read(paths: Sequence[str], given: Given) -> Report:
     return replace(report, notes=(*report.notes, *notes))
 
 
+def _left_out(source: Input, error: WstraceError) -> str:
+    """Why one of many was not read, on one line: a member goes by its own name."""
+    why = error.message.replace(source.path, source.name, 1) if source.part else error.message
+    return f"{why.rstrip('.')}: left out"
+
+
 def _diagnosed(source: Input, given: Given) -> list[Diagnosis]:
     """The diagnosis of one text; a thread's parts are read apart and told as one, and several
     issues apart from each other."""
-    threads, stream = thread.threads_of(source.stream)
+    threads, stream = thread.threads_of(source.stream, source.path)
     if not threads:
         ranks = ranks_of_file(source.part or source.path)
         return [_of(*parse(stream, source.path, ranks), source.part, given)]

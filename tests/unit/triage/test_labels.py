@@ -9,7 +9,7 @@ import pytest
 from tests.unit.triage.generator import ASSIGNED, FORMATS, HEADS, LABELS, Failure, read
 from wstrace.triage.extract.parser import parse
 from wstrace.triage.ingest import opening
-from wstrace.triage.ingest.prefilter import BUDGET, Prefilter
+from wstrace.triage.ingest.prefilter import Prefilter
 from wstrace.triage.ingest.prefixes import Unwrapper
 from wstrace.triage.ingest.vllm_prefix import LABEL_REACH, process_before
 
@@ -65,10 +65,12 @@ def test_a_head_goes_and_its_level_and_runner_are_kept(spelling: str, label: str
     assert parse(BytesIO(text.encode()), "x.log")[0].v2_runner is v2
 
 
-def test_a_real_log_past_the_budget_keeps_both_ranks() -> None:
+def test_a_real_log_past_the_budget_keeps_both_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = 1 << 20
+    monkeypatch.setattr(Prefilter.__init__, "__defaults__", (budget,))
     first, second = _text("plain", "tp", 0), _text("plain", "tp", 1)
-    text = first * (BUDGET // len(first) + 2000) + PAD * 300 + second + PAD * 300
-    assert len(text) > BUDGET + (2 << 20)
+    text = first * (budget // len(first) + 2000) + PAD * 300 + second + PAD * 300
+    assert len(text) > budget + (2 << 20)
     assert _ranks(text) == {0, 1}
 
 

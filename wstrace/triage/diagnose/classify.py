@@ -25,6 +25,8 @@ BEFORE_LOCK: Final = ("load", "profile", "graph-estimate", "kv-init")
 _FIRST: Final = "slot (0, 0) only"
 # matches: 'slot (0, 0) only'
 _SLOTS: Final = re.compile(r"slot \(0, 0\)|ubatch|lane")
+# vLLM 0.13.0 to 0.18.1: a growth replaces every ubatch's arena, so that none is left behind.
+_OWN_SLOT_FROM: Final = "0.20.0"
 _BY_REFUSAL: Final = ("never_profiled", "undersized_in_profile", "wrong_slot")
 
 
@@ -91,6 +93,10 @@ def _classified(
     if phase in BEFORE_LOCK:
         why = reasons.LOCKED_EARLY.format(phase=phase)
         return Verdict("order_of_warmup", _code(refusal), why)
+    built = "" if phase else _built(refusal, site)
+    if built:
+        why = reasons.LOCKED_EARLY.format(phase=built)
+        return Verdict("order_of_warmup", _code(refusal), why, "likely")
     if phase in STARTUP:
         return Verdict("order_of_warmup", _code(refusal), reasons.ORDER.format(phase=phase))
     for judge in (
@@ -103,9 +109,28 @@ def _classified(
         _by_size,
     ):
         verdict = judge(refusal, site, text, config)
-        if verdict:
+        if verdict and (judge is _by_numbers or _can_be(verdict, config)):
             return verdict
     return Verdict("unknown", _code(refusal), reasons.UNKNOWN, "possible")
+
+
+def _built(refusal: Refusal, site: KnownSite | None) -> str:
+    """The phase before the lock in which vLLM makes what asked here: a layer's or a backend's
+    constructor while loading, a metadata builder's with the KV cache. "" for other callers."""
+    names = [name.rpartition(".") for name in site.functions] if site else []
+    owners = {owner for owner, _, function in names if function == refusal.function}
+    builders = bool(owners) and all(owner.endswith("Builder") for owner in owners)
+    if builders:
+        return "kv-init"
+    return "load" if refusal.function == "__init__" else ""
+
+
+def _can_be(verdict: Verdict, config: dict[str, Value]) -> bool:
+    """Whether the text's own release can leave one slot smaller than another."""
+    version = config.get("vllm_version")
+    if verdict.code != "WS104" or not isinstance(version, str):
+        return True
+    return release_of(version).has(_OWN_SLOT_FROM)
 
 
 def _by_early_lock(

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from wstrace.triage.extract.stated import says_it_worked
+from wstrace.triage.extract.stated import says_it_failed, says_it_worked
 from wstrace.triage.redaction import redact
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ _LONGEST: Final = 200
 _CONFIDENCE: Final = {"certain": 2, "likely": 1, "possible": 0}
 # matches: '--max-num-seqs 8'
 _SETTING: Final = re.compile(
-    r"(?<![\w-])--[a-z][\w-]+(?:[= ]\d[\w.,]*|=[\w./-]+| (?:[A-Z][A-Z0-9_]{2,}|auto|none|fp8\w*"
+    r"(?<![\w-])--[a-z][\w-]+(?:[`\"']? (?:down |up )?to [`\"']?\d[\w.,]*"
+    r"|[= ]\d[\w.,]*|=[\w./-]+| (?:[A-Z][A-Z0-9_]{2,}|auto|none|fp8\w*"
     r"|b?float16)\b)?"
     r"|\b(?:VLLM|WSTRACE)_[A-Z0-9_]+=[\w./-]+"
     r"|\bmax_[a-z_]+ ?= ?\d[\w,]*"
@@ -32,7 +33,7 @@ _MAY: Final = re.compile(
     r"(?i)\b(?:should|might|may|could|would|maybe|perhaps|hopefully|try|trying|wait)\b|\?"
 )
 # matches: 'A did not help, but B did'
-_BUT: Final = re.compile(r"(?i),?\s+\b(?:but|however|although|while)\b,?\s+")
+_BUT: Final = re.compile(r"(?i),?\s+\b(?:but|however|although|while)\b,?\s+|;\s+")
 # matches: 'it still crashes'
 _WENT_WRONG: Final = re.compile(
     r"(?i)\b(?:crash\w*|fail\w*|die[sd]?|dead|breaks?|broke|still|again|help\w*|work\w*)\b"
@@ -107,10 +108,16 @@ def _said(part: Post) -> Iterator[Worked]:
         if not says_it_worked(sentence) or _MAY.search(sentence):
             continue
         own = _settings(sentence)
-        settings = own or (_settings(text) if part.name else ())
+        settings = own or (_not_failed(text) if part.name else ())
         if part.name or own:
             says = redact(" ".join(sentence.split()))[:_LONGEST]
             yield Worked(part.label or "the issue", settings, says, part.url)
+
+
+def _not_failed(text: str) -> tuple[str, ...]:
+    """The settings of a text, but for those of sentences that say that it failed with them."""
+    kept = (s for s in _SENTENCE.split(text) if not says_it_failed(s))
+    return _settings("\n".join(kept))
 
 
 def _last_word(clauses: Sequence[str]) -> str:
@@ -119,6 +126,13 @@ def _last_word(clauses: Sequence[str]) -> str:
     return next(said, clauses[-1])
 
 
+def _plain(setting: str) -> str:
+    """The setting as it is typed: `--max-model-len` to 4096 is `--max-model-len 4096`."""
+    # matches: "` to 4096"
+    setting = re.sub(r"[`\"']? (?:down |up )?to [`\"']?(?=\d)", " ", setting)
+    return " ".join(setting.split()).rstrip(".,")
+
+
 def _settings(text: str) -> tuple[str, ...]:
-    found = (" ".join(match.group().split()).rstrip(".,") for match in _SETTING.finditer(text))
+    found = (_plain(match.group()) for match in _SETTING.finditer(text))
     return tuple(dict.fromkeys(redact(setting) for setting in found))

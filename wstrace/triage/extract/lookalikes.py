@@ -144,9 +144,9 @@ _LINES: Final[tuple[tuple[RelativeKind, str, re.Pattern[str]], ...]] = (
         # matches: 'DeepEPerror:NVSHMEMsymmetricheapistoosmall:1073741824bytesrequired'
         re.compile(
             r"(?i:(?P<name>nvshmem|mori|deep_?ep)(?:(?!Traceback|File')[^\n]){0,100}?"
-            r"(?:heap|buffer|rdma_bytes|nvl_bytes)(?:(?!Traceback|File')[^\n]){0,60}?"
+            r"(?:heap|buffer|malloc|rdma_bytes|nvl_bytes)(?:(?!Traceback|File')[^\n]){0,60}?"
             r"(?:toosmall|insufficient|outofmemory|notenough|exceed|exhausted|isfull"
-            r"|failedtoalloc\w*))"
+            r"|failedtoalloc\w*|allocationfailed|outofsymmetric))"
             r"(?:[^\d]{1,40}(?P<first>\d{5,})(?:[^\d]{1,40}(?P<second>\d{5,}))?)?"
         ),
     ),

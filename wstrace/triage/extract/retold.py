@@ -30,8 +30,8 @@ _ABOUT: Final = re.compile(r"(?i)workspace|\barena\b")
 _LOCKED: Final = re.compile(r"(?i)\block(?:ed|ing)?\b")
 # matches: 'needs 16.00 MB'
 _ASKED: Final = re.compile(
-    rf"(?i:\b(?:requires?|required|needs?|needed|ask(?:s|ed)? for|wants?|wanted|requested))"
-    rf"(?:[ :]+(?:at least|about|only|a|of))*[ :=]+{_SIZE}"
+    rf"(?i:\b(?:requires?|required|needs?|needed|ask(?:s|ed)?(?: for)?|wants?|wanted|requested)"
+    rf"(?:[ _]size)?)(?:[ :]+(?:at least|about|only|a|of))*[ :=]+{_SIZE}"
 )
 # matches: '16.00 MB were required'
 _WANTED: Final = re.compile(
@@ -39,8 +39,10 @@ _WANTED: Final = re.compile(
 )
 # matches: 'has only 1.02 MB'
 _HAD: Final = re.compile(
-    r"(?i:\b(?:current(?:ly)?(?: size)?(?: is| was| of)?|lock(?:ed)?(?: size| at| to| with)+"
-    rf"|ha[sd]|have|available|arena(?: is| of| has)?))(?:[ :]+(?:only|just|of))*[ :=]+{_SIZE}"
+    r"(?i:\b(?:current(?:ly)?(?:[ _]size)?(?: is| was| of)?"
+    r"|lock(?:ed)?(?:[ _]size| at| to| with)+|ha[sd]|have|available"
+    r"|(?:arena|workspace)(?:[ _]size)?(?: is| of| has)?))"
+    rf"(?:[ :]+(?:only|just|of))*[ :=]+{_SIZE}"
 )
 # matches: 'current size of the arena: 2.05 MB'
 _SIZE_OF: Final = re.compile(
@@ -50,6 +52,16 @@ _SIZE_OF: Final = re.compile(
 _LEFT: Final = re.compile(rf"{_SIZE}(?i: (?:is |are |was |were )?(?:available|left|there)\b)")
 # matches: '1.02 MB -> 16.00 MB'
 _ARROW: Final = re.compile(rf"{_SIZE} ?(?:-+>|=+>|→) ?{_SIZE}")
+# matches: '9.94 MB vs. 2.05 MB'
+_VERSUS: Final = re.compile(rf"{_SIZE} ?(?:(?i:vs\.?|versus|against)|>) ?{_SIZE}")
+# how other languages say that it is locked; what was asked is the larger size then
+# matches: 'le workspace verrouillé fait 2.05 MB'
+_LOCKED_THERE: Final = re.compile(
+    r"(?i)verrouill|gesperrt|bloquead|bloqueo|bloccat|travad|zablokowan|заблокир|vergrendeld"
+    r"|kilit|锁|鎖|ロック|잠(?:겨|긴|김|금)"
+)
+# what stands between a name and its size in a table, a list or a record
+_MARKS: Final = str.maketrans(dict.fromkeys("|*`\"'", " "))
 # matches: 'required_mb: 9.94'
 _KEYED: Final = re.compile(
     r"(?i)\b(required|requested|needed|asked|current|had|locked|available)(?:_size)?_"
@@ -82,11 +94,11 @@ def retold_of(squeezed: Squeezed, stream: str, said: Set[int]) -> Iterator[tuple
         text = line.text if line.label else _around(squeezed.lines, index, said)
         text = _KEYED.sub(_with_unit, text)
         about = text if line.label else f"{_above(squeezed.lines, index)} {text}"
-        if not _ABOUT.search(about) or not (_LOCKED.search(about) or _known_caller(text)):
+        if not _is_of_the_arena(about, text):
             continue
         if "allowed" in text or "Resized" in text or grows_by_hand(text):
             continue
-        sizes = _sizes(text) or _in_table(squeezed.lines, index)
+        sizes = _sizes(text.translate(_MARKS)) or _in_table(squeezed.lines, index)
         site = _site(text)
         position = squeezed.starts[index]
         if sizes is None or site is None or is_talk(squeezed, position):
@@ -106,6 +118,15 @@ def retold_of(squeezed: Squeezed, stream: str, said: Set[int]) -> Iterator[tuple
                 retold=True,
             ),
         )
+
+
+def _is_of_the_arena(about: str, text: str) -> bool:
+    """Whether `about`, with `text` in it, speaks of a locked arena; a known caller may leave
+    one of the two words out, in another language both."""
+    known_caller = _known_caller(text)
+    if _ABOUT.search(about):
+        return known_caller or bool(_LOCKED.search(about))
+    return known_caller and bool(_LOCKED_THERE.search(about))
 
 
 def _with_unit(found: re.Match[str]) -> str:
@@ -138,7 +159,8 @@ def _in_table(lines: Sequence[Line], index: int) -> tuple[str, str] | None:
 
 
 def _around(lines: Sequence[Line], index: int, said: Set[int]) -> str:
-    """A person's line; where it names a place alone, with the few lines below it."""
+    """A person's line; where it names a place alone, with the few lines below it, and where
+    these have no sizes, above it."""
     line = lines[index]
     if _sizes(line.text) or not any(found["line"] for found in _CALLER.finditer(line.text)):
         return line.text
@@ -149,7 +171,10 @@ def _around(lines: Sequence[Line], index: int, said: Set[int]) -> str:
         if further in said or other.label or not near:
             break
         found.append(other.text)
-    return " ".join(found)
+    below = " ".join(found)
+    above = _above(lines, index)
+    own = _ALONE.search(line.text) or any(place["line"] for place in _CALLER.finditer(above))
+    return below if own or _sizes(below.translate(_MARKS)) else f"{above} {below}"
 
 
 def _known_caller(text: str) -> bool:
@@ -159,14 +184,33 @@ def _known_caller(text: str) -> bool:
 
 
 def _sizes(text: str) -> tuple[str, str] | None:
-    """What was asked for and what there was; None where the words do not say which is which."""
+    """What was asked for and what there was; None where the words do not say which is which.
+
+    Of several that there were (`the GPU has 80 GB`) the first that is less than was asked.
+    """
     arrow = _ARROW.search(text)
     if arrow:
         return arrow[2], arrow[1]
+    versus = _VERSUS.search(text)
+    if versus or _LOCKED_THERE.search(text):
+        return _by_size(versus.groups() if versus else _ALONE.findall(text))
     asked = _ASKED.search(text) or _WANTED.search(text)
     there = (m for pattern in (_HAD, _SIZE_OF, _LEFT) for m in pattern.finditer(text))
-    had = next((m for m in there if not asked or m.end(1) != asked.end(1)), None)
-    return (asked[1], had[1]) if asked and had else None
+    had = [m[1] for m in there if asked and m.end(1) != asked.end(1)]
+    if not asked or not had:
+        return None
+    smaller = (size for size in had if _bytes(size) < _bytes(asked[1]))
+    return asked[1], next(smaller, had[0])
+
+
+def _by_size(sizes: Sequence[str]) -> tuple[str, str] | None:
+    """Of two sizes the larger was asked for: vLLM refuses nothing else."""
+    ordered = sorted(sizes, key=_bytes)
+    return (ordered[1], ordered[0]) if len(ordered) == 2 else None
+
+
+def _bytes(size: str) -> int:
+    return amount("".join(size.split())).bytes or 0
 
 
 def _site(text: str) -> tuple[str | None, int | None, str | None] | None:

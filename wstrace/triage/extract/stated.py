@@ -20,7 +20,7 @@ _NEAR: Final = 3  # lines: what introduces a command stands right above it
 # matches: 'vllm serve m'
 _COMMAND: Final = re.compile(
     r"\bvllm serve\b|\bapi_server\b|\bdocker run\b|--model[ =]|\bpython3? -m vllm|\bExecStart="
-    r"|^\s*\$ |\bLLM\(|\\\s*$"
+    r"|^\s*\$ |\bLLM\(|\\\s*$|\bvllm/vllm-[\w-]+:v?\d"
 )
 # matches: '--max-num-seqs 8'
 _FLAG: Final = re.compile(
@@ -103,6 +103,11 @@ def _of_another_run(text: str) -> bool:
 def says_it_worked(text: str) -> bool:
     """True for words of a run that did not fail, and none of one that did."""
     return bool(_CURE.search(text)) and not _FAILS.search(_CURE.sub("", text))
+
+
+def says_it_failed(text: str) -> bool:
+    """True for words of a run that failed."""
+    return bool(_FAILS.search(_CURE.sub("", text)))
 
 
 def _introduced(lines: Sequence[Line], index: int) -> bool:

@@ -80,7 +80,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
     try:
         stream = open(path, "rb")  # noqa: SIM115
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     with stream:
         yield _bounded(stream)
 
@@ -158,7 +158,7 @@ def _read(stream: BinaryIO, path: str, size: int) -> Iterator[bytes]:
             yield decode.decode(data).encode("utf-8", "replace") if decode else data
             data = stream.read(size)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def _is_regular(stream: BinaryIO) -> bool:
@@ -214,7 +214,8 @@ def _refuse_binary(sample: bytes, path: str) -> None:
         )
 
 
-def _unreadable(path: str, error: OSError) -> WstraceError:
+def unreadable(path: str, error: OSError) -> WstraceError:
+    """The error for an input that the system does not let be read."""
     return WstraceError(
         f"{_name(path)} cannot be read: {error.strerror or error}.",
         "Check the path and its permissions.",

@@ -29,6 +29,7 @@ _MESSAGE: Final = 240
 # pieces of the texts that `extract` reads, where each has its release.
 ANCHORS: Final = {
     b"orkspaceislocked": _MESSAGE,
+    b"ORKSPACEISLOCKED": _MESSAGE,
     b"butallocation": _MESSAGE,
     b"currentsizeis": 12,
     b"lockedsize": 20,

@@ -45,6 +45,13 @@ _NUMBERED: Final = re.compile(r"\s{0,8}\d{1,8}(?:\t|\s*[│|] )")
 _TORCHRUN: Final = re.compile(r"\[(?P<key>(?:rank|default|trainer)\d+)\]: ?")
 # matches: '[1,3]<stderr>:'
 _MPIRUN: Final = re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>: ?")
+# srun --label: a task's number before each of its lines; one that begins a line of a log tells
+# it from a numbered list
+# matches: '3: Traceback (most recent call last):'
+_SRUN: Final = re.compile(
+    r" {0,5}(?P<rank>\d{1,5}): (?P<log>(?=\(\w[\w ]{0,60}pid=|Traceback \(|  File \""
+    rf"|\[rank\d|{LEVEL} \d\d))?"
+)
 # matches: 'logs/rank3.log:181:'
 _GREP: Final = re.compile(
     r"(?P<key>[\w./-]{0,200}[\w-]\.(?:log|txt|out|err)(?:\.\d{1,4})?)[:-]\d{1,9}[:-]"
@@ -86,6 +93,11 @@ _FENCE: Final = re.compile(r"\s*(?:```.*|~~~.*)?$")
 # matches: 'orkspace is locked but allocation requires 8.06 MB, curr(Worker_TP1 pid=2) '
 _GLUED: Final = re.compile(
     r"orkspace is locked but alloc(?:(?!after locking).){0,600}?(?=\(\w[\w ]{0,60}pid=\d+\) )"
+)
+# a message that somebody's tool wrote in capitals: vLLM's own words have none but the first
+# matches: "WORKSPACE IS LOCKED BUT ALLOCATION FROM 'MLA.PY:7:FORWARD' REQUIRES 16.00 MB"
+_SHOUTED: Final = re.compile(
+    r"\b(?:WORKSPACE (?:IS|GROWTH)|REQUIRES|CURRENT SIZE|LOCKING|WAS NOT ALLOCATED)\b"
 )
 _JSON_OUTER: Final = (
     "pod", "pod_name", "container", "container_name", "service", "host", "hostname",
@@ -134,6 +146,7 @@ class Unwrapper:
     def __init__(self) -> None:
         self._leads: dict[str, str] = {}
         self._file = ""
+        self._tasks = False
 
     def lines(self, text: str, first: int) -> Iterator[Line]:
         """All lines of `text`; `first` is the number of the first one."""
@@ -164,14 +177,23 @@ class Unwrapper:
                     yield from self._unwrap(part, number, inner[0], depth + 1)
                 return
         for part in _unescape(text) if "\\" in text else (text,):
-            yield Line(number, outer, label, part, error)
+            yield Line(number, outer, label, _lowered(part), error)
+
+    def _without_task(self, outer: str, text: str) -> tuple[str, str]:
+        """A line without the number that srun gives its task, once the text shows that it is
+        one."""
+        found = _SRUN.match(text) if text[:6].lstrip()[:1].isdecimal() else None
+        if found is None or (found["log"] is None and not self._tasks):
+            return outer, text
+        self._tasks = True
+        return _strip_outer(text[found.end() :], f"{outer} rank{found['rank']}".strip())
 
     def _peel(self, text: str, outer: str) -> tuple[str, str, str, bool]:
         """The collector's key, vLLM's label, the text, and whether its level is an error."""
         labelled = without_labels(text)
         if labelled is None:
             label = ""
-            outer, text = self._without_lead(*_strip_outer(text, outer))
+            outer, text = self._without_lead(*self._without_task(*_strip_outer(text, outer)))
         else:
             lead, label, text = labelled
             outer = self._outer_of(lead, outer)
@@ -183,6 +205,10 @@ class Unwrapper:
         if not lead.strip():
             return outer
         outer, rest = _strip_outer(lead, outer)
+        task = _SRUN.fullmatch(rest)
+        if task:
+            self._tasks = True
+            return f"{outer} rank{task['rank']}".strip()
         key = f"{outer} {' '.join(rest.split())[:60]}".strip()
         if rest.strip() and len(self._leads) < LEADS:
             self._leads[rest] = key
@@ -240,6 +266,11 @@ def _strip_outer(text: str, outer: str) -> tuple[str, str]:
         if text == before:
             break
     return outer, text
+
+
+def _lowered(text: str) -> str:
+    """A line of the message in capitals as the lower case that vLLM's names have."""
+    return text.lower() if text.isupper() and _SHOUTED.search(text) else text
 
 
 def _unescape(text: str) -> list[str]:

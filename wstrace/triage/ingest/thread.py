@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
+from wstrace.triage.ingest.opening import unreadable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -59,10 +61,13 @@ def is_issue(part: str) -> bool:
     return bool(_ISSUE.match(part))
 
 
-def threads_of(stream: BinaryIO) -> tuple[list[list[Post]], BinaryIO]:
+def threads_of(stream: BinaryIO, path: str) -> tuple[list[list[Post]], BinaryIO]:
     """The parts of each thread, none where the text is no thread; and the text, to be read
-    from its start."""
-    head = stream.read(_HEAD)
+    from its start. WstraceError: `path` cannot be read."""
+    try:
+        head = stream.read(_HEAD)
+    except OSError as error:
+        raise unreadable(path, error) from error
     again = cast("BinaryIO", _Again(head, stream))
     markdown = head.startswith(b"title:\t") or b"commented" in head or b"# Comment" in head
     if not (_JSON.match(head) or markdown):
