@@ -96,7 +96,9 @@ def retold_of(squeezed: Squeezed, stream: str, said: Set[int]) -> Iterator[tuple
         about = text if line.label else f"{_above(squeezed.lines, index)} {text}"
         if not _is_of_the_arena(about, text):
             continue
-        if "allowed" in text or "Resized" in text or grows_by_hand(text):
+        if "allowed" in text or "Resized" in text or _goes_on(squeezed, index, said):
+            continue
+        if grows_by_hand(text):
             continue
         sizes = _sizes(text.translate(_MARKS)) or _in_table(squeezed.lines, index)
         site = _site(text)
@@ -118,6 +120,15 @@ def retold_of(squeezed: Squeezed, stream: str, said: Set[int]) -> Iterator[tuple
                 retold=True,
             ),
         )
+
+
+def _goes_on(squeezed: Squeezed, index: int, said: Set[int]) -> bool:
+    """True where vLLM's own message, begun a few lines above, has its sizes in this line."""
+    for first in range(index - 1, max(-1, index - _BELOW), -1):
+        if first in said:
+            before = squeezed.text[squeezed.starts[first] : squeezed.starts[index]].lower()
+            return "lockedbutallocation" in before and "requires" not in before
+    return False
 
 
 def _is_of_the_arena(about: str, text: str) -> bool:
