@@ -92,7 +92,7 @@ def test_ranks_locked_at_different_sizes_are_found(run: Run) -> None:
     (finding,) = found(run, "ranks/uneven", "WS204")
     assert [(r.tp, r.rank) for r in finding.ranks] == [(1, 1)]
     assert (finding.slot, finding.arena_bytes) == (Slot(), MIB)
-    assert "1.00 MiB, 2.00 MiB" in finding.detail
+    assert "1.00 MiB (tp1), 2.00 MiB (tp0)" in finding.detail
     assert [v.ranks for v in run.load("ranks/even").workers] == [
         Ranks(dp=0, tp=0, rank=0),
         Ranks(dp=0, tp=1, rank=1),
