@@ -58,6 +58,7 @@ class AnalysedRun:
             found += pointers.find(worker, self.run.bound_of(worker))
             found += coverage.find(worker)
         found += kv_sizing.find_across(self.workers)
+        found += coverage.find_starts(self.workers)
         found += coverage.find_missing(self.workers)
         found += escapes.outside(self.trace.processes)
         return [self._addressed(finding) for finding in escapes.one_story(merge(found))]

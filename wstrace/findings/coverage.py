@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 from wstrace.findings.ends import start_died
@@ -16,12 +17,20 @@ ON_STREAMS = frozenset(known.label for known in STREAMS)
 
 
 def find(worker: Worker) -> list[Finding]:
-    """The WS4 codes of one worker; of WS402 the hooks."""
-    return [*_before_lock(worker), *_stood_down(worker), *_truncated(worker)]
+    """WS402 (the hooks) and WS403 of one worker."""
+    return [*_stood_down(worker), *_truncated(worker)]
 
 
-def _before_lock(worker: Worker) -> list[Finding]:
-    died = "" if worker.failures else start_died(worker.process)
+def find_starts(workers: Sequence[Worker]) -> list[Finding]:
+    """WS401 of all workers: those whose start raised first, since their peers only waited."""
+    died = {id(w): "" if w.failures else start_died(w.process) for w in workers}
+    causes = any(died.values())
+    first = sorted(workers, key=lambda worker: not died[id(worker)])
+    return [found for w in first for found in _before_lock(w, died[id(w)], causes)]
+
+
+def _before_lock(worker: Worker, died: str, mend: bool) -> list[Finding]:
+    """`died`: what its start raised; `mend`: whether the start of any worker raised."""
     if worker.served or (worker.locks and not died):
         return []
     last = worker.phases[-1].phase if worker.phases else "init"
@@ -32,7 +41,7 @@ def _before_lock(worker: Worker) -> list[Finding]:
             detail=died or f"the trace of this worker ends in phase {last}, before the lock",
             advice=(
                 "Mend what stopped the start, then record again."
-                if died
+                if mend
                 else "Let the server start and answer a request, then look again."
             ),
             ranks=(worker.ranks,),

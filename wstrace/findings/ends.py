@@ -49,6 +49,12 @@ STARTS: Final[dict[Phase, str]] = {
     "post-lock-warmup": "warm-up",
 }
 """The phases of a start, in words."""
+RAISED: Final = {
+    "determine_available_memory": "KV sizing",
+    "initialize_from_config": "making the KV cache",
+    "capture_model": "graph capture",
+}
+"""Methods of a start that are no phase of their own where they raise, in words."""
 
 
 def doubts(trace: Trace, workers: Sequence[Worker], names: Names) -> Iterator[str]:
@@ -93,18 +99,29 @@ def died_at(processes: Iterable[ProcessTrace]) -> int | None:
 
 
 def start_died(process: ProcessTrace) -> str:
-    """`warm-up ended with ImportError: ...` of a worker whose start raised; else empty."""
+    """`warm-up ended with ImportError: ...` of a worker whose start raised; else empty.
+
+    An error passes through several methods: the innermost is named. One that vLLM handled,
+    so that its start went on, is none.
+    """
     phase: Phase = "init"
-    told = ""
+    told = error = ""
     for change in process.events:
         if not isinstance(change, PhaseChange):
             continue
-        if change.phase == "serving":
-            told = ""
-        elif change.error and phase in STARTS:
-            told = f"{STARTS[phase]} ended with {one_line(change.error)}"
+        if not change.error and (change.phase == "serving" or change.phase in STARTS):
+            told = error = ""
+        elif change.error and change.error != error:
+            where = RAISED.get(change.why.removesuffix(" raised")) if _starting(phase) else None
+            where = where or STARTS.get(phase)
+            error = change.error
+            told = f"{where} ended with {one_line(error)}" if where else told
         phase = change.phase
     return told
+
+
+def _starting(phase: Phase) -> bool:
+    return phase == "init" or phase in STARTS
 
 
 def name_of(process: ProcessTrace, names: Names) -> str:
@@ -199,6 +216,8 @@ def _stopped_early(workers: Sequence[Worker], names: Names) -> Iterator[str]:
     steps = {id(worker): list(_steps(worker)) for worker in grown}
     for worker in grown:
         if worker.ended or worker.process.cut or worker.failures:
+            continue
+        if start_died(worker.process):  # WS401 tells its end
             continue
         peers = [w for w in grown if w.ranks.dp == worker.ranks.dp and w.ranks != worker.ranks]
         name, last = names[id(worker.process)], _last_phase(worker)

@@ -116,7 +116,10 @@ class Manager(Record, tag="manager", kw_only=True, gc=False):
 
 
 class PhaseChange(Record, tag="phase", kw_only=True, gc=False):
-    """The process entered `phase`. `error`: what the phase before it raised, type and text."""
+    """The process entered `phase`, or is still in it where a method raised.
+
+    `error`: what the method named in `why` raised, type and text.
+    """
 
     phase: Phase
     step: int = 0

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from wstrace.recorder.hooks.worker import worker_makers
 from wstrace.recorder.state.phases import PhaseFlags, PhaseTracker, derive
 from wstrace.trace.records import Phase
 
@@ -114,3 +117,44 @@ def test_a_failed_warm_up_is_not_ready() -> None:
 
 def test_shutdown_wins_over_everything() -> None:
     assert derive(["warmup", "shutdown"], PhaseFlags(asleep=True)) == "shutdown"
+
+
+def told() -> tuple[PhaseTracker, list[tuple[Phase, str, str]]]:
+    seen: list[tuple[Phase, str, str]] = []
+    return PhaseTracker(on_change=lambda *change: seen.append(change)), seen
+
+
+def test_an_error_is_told_where_the_phase_stays() -> None:
+    phases, seen = told()
+    phases.raised("determine_available_memory", "ValueError: no memory")
+    assert seen == [("init", "determine_available_memory raised", "ValueError: no memory")]
+
+
+def test_a_capture_that_raises_after_the_lock_is_told_before_its_warm_up() -> None:
+    phases, seen = told()
+
+    def start() -> None:
+        with inside(phases, "compile_or_warm_up_model"), inside(phases, "capture_model"):
+            phases.locked()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        start()
+    assert [why for _, why, error in seen if error] == [
+        "capture_model raised",
+        "compile_or_warm_up_model raised",
+    ]
+
+
+@pytest.mark.parametrize("method", ["determine_available_memory", "initialize_from_config"])
+def test_the_hooks_outside_the_phases_tell_an_error_without_its_secrets(method: str) -> None:
+    phases, seen = told()
+    live: Any = SimpleNamespace(phases=phases)
+
+    def original(self: object) -> None:
+        raise ValueError("no memory, {'api_key': ['s3cret']}")
+
+    with pytest.raises(ValueError, match="no memory"):
+        worker_makers(live)[method](original)(object())
+    text = "ValueError: no memory, {'api_key': [redacted]}"
+    assert seen == [("init", f"{method} raised", text)]

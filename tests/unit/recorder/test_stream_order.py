@@ -178,3 +178,19 @@ def _reached(edges: dict[int, set[int]], node: int) -> set[int]:
                 found.add(before)
                 left.append(before)
     return found
+
+
+def test_what_an_event_knew_in_an_earlier_watch_orders_nothing() -> None:
+    """Marks begin anew in each watch: mark 5 of the one before says nothing of mark 1."""
+    event, earlier, now = Event(), StreamOrder(), StreamOrder()
+    for _ in range(5):
+        earlier.asked(SLOT, MAIN, site=1)
+    earlier.recorded(event, MAIN)
+    now.asked(SLOT, MAIN, site=1)
+    now.waited(event, SIDE)
+    assert verdicts(now, SIDE) == [False]
+    now.host_waited(event)
+    assert verdicts(now, SIDE) == [False]
+    now.recorded(event, MAIN)
+    now.waited(event, SIDE)
+    assert verdicts(now, SIDE) == [True]

@@ -51,13 +51,21 @@ def around(live: Live, what: str, begin: Begin, end: End, reserve: str = "") -> 
     return make
 
 
-def after(live: Live, what: str, note: Callable[..., None]) -> Maker:
-    """A wrapper that calls `note(live, self, result, args, kwargs)` once vLLM returned."""
+def after(live: Live, what: str, note: Callable[..., None], start: str = "") -> Maker:
+    """A wrapper that calls `note(live, self, result, args, kwargs)` once vLLM returned.
+
+    `start`: the method's name where it belongs to a start, whose error is then recorded.
+    """
 
     def make(original: Method) -> Method:
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException as error:
+                if start:
+                    guarded(live, what, _raised, live, start, error)
+                raise
             guarded(live, what, note, live, self, result, args, kwargs)
             return result
 
@@ -92,6 +100,10 @@ def _phase(live: Live, name: str) -> Maker:
             live.flush_counts()
 
     return around(live, f"phase {name}", begin, end, RESERVE_AT.get(name, ""))
+
+
+def _raised(live: Live, method: str, error: BaseException) -> None:
+    live.phases.raised(method, _told(error))
 
 
 def _told(error: BaseException) -> str:
@@ -232,8 +244,10 @@ def _blocks(live: Live, worker: Any, result: Any, args: Any, kwargs: Any) -> Non
 def worker_makers(live: Live) -> dict[str, Maker]:
     """The wrappers of the worker's methods, by name."""
     return _phases(live, WORKER) | {
-        "determine_available_memory": after(live, "KV sizing", _sized),
-        "initialize_from_config": after(live, "KV blocks", _blocks),
+        "determine_available_memory": after(
+            live, "KV sizing", _sized, "determine_available_memory"
+        ),
+        "initialize_from_config": after(live, "KV blocks", _blocks, "initialize_from_config"),
         "execute_model": _execute_model(live),
         "sample_tokens": _sample_tokens(live),
         "execute_dummy_batch": _dummy(live, "idle"),

@@ -44,7 +44,8 @@ def derive(active: Sequence[Phase], flags: PhaseFlags) -> Phase:
 
 @dataclass
 class PhaseTracker:
-    """Keeps the stack and the flags; calls `on_change(phase, why, error)` at each change.
+    """Keeps the stack and the flags; calls `on_change(phase, why, error)` at each change,
+    and at each error, which may leave the phase as it is.
 
     `active` is one list for the tracker's life: every step looks into it.
     """
@@ -68,6 +69,10 @@ class PhaseTracker:
         if phase in self.active:
             del self.active[len(self.active) - 1 - self.active[::-1].index(phase)]
         self._settle(f"{method} {'raised' if error else 'returned'}", error)
+
+    def raised(self, method: str, error: str) -> None:
+        """A method that is no phase raised `error`: told, the phase stays."""
+        self._settle(f"{method} raised", error)
 
     def restarted(self) -> None:
         """Another worker starts in this process: nothing of the last one is left."""
@@ -98,6 +103,6 @@ class PhaseTracker:
 
     def _settle(self, why: str, error: str = "") -> None:
         phase = derive(self.active, self.flags)
-        if phase != self.current:
+        if phase != self.current or error:
             self.current = phase
             self.on_change(phase, why, error)

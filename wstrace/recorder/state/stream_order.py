@@ -59,6 +59,8 @@ class StreamOrder:
     clocks: dict[int, Clock] = field(default_factory=dict)
     host: Clock = field(default_factory=dict)
     last: dict[tuple[Slot, int], dict[int, Asked]] = field(default_factory=dict)
+    own: object = field(default_factory=object)
+    """What tells this relation's events from those of a watch before it: marks begin anew."""
 
     def asked(
         self, slot: Slot, stream: int, site: int, stack: tuple[str, ...] = (), graph: int = 0
@@ -83,20 +85,25 @@ class StreamOrder:
         """`event` was recorded on `stream`: it carries all that the stream knows."""
         self._mark(stream)
         with suppress(AttributeError, TypeError):  # an event that takes no attribute
-            setattr(event, KNOWN, dict(self._clock(stream)))
+            setattr(event, KNOWN, (self.own, dict(self._clock(stream))))
 
     def waited(self, event: Any, stream: int) -> None:
         """`stream` waits for `event`; one that was never recorded orders nothing."""
-        _learn(self._clock(stream), getattr(event, KNOWN, {}))
+        _learn(self._clock(stream), self._carried(event))
 
     def host_waited(self, event: Any) -> None:
         """The host waited for `event`: whatever is launched from now on comes after it."""
-        _learn(self.host, getattr(event, KNOWN, {}))
+        _learn(self.host, self._carried(event))
 
     def host_joined(self, stream: int | None = None) -> None:
         """The host waited for a stream, or for the whole device."""
         for known in list(self.clocks) if stream is None else [stream]:
             _learn(self.host, self._clock(known))
+
+    def _carried(self, event: Any) -> Clock:
+        """The marks that `event` carries; none where it was recorded in an earlier watch."""
+        own, clock = getattr(event, KNOWN, (None, {}))
+        return clock if own is self.own else {}
 
     def _clock(self, stream: int) -> Clock:
         return self.clocks.setdefault(stream, {})
