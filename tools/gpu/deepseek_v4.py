@@ -25,6 +25,8 @@ BATCHED: Final = 2048
 SHORT: Final = (50, 1300)
 LONGEST: Final = LENGTH - TOKENS_OUT
 SITE: Final = "_forward_prefill"
+EXPERTS: Final = "_allocate_buffers"
+INDEXER: Final = "sparse_attn_indexer"
 # The chunk of prefills that one gather covers: PREFILL_CHUNK_SIZE of vLLM 0.22 to 0.26.
 CHUNK: Final = 4
 # From 0.24 one gather holds as many prefills as fit into the area of CHUNK widest ones, and
@@ -143,8 +145,8 @@ def claims(folder: Path, setting: dict[str, Any]) -> list[Claim]:
         *_plain(Evidence(folder / "plain"), everything),
         *_killed(Evidence(folder / "killed"), version),
         *_grown(Evidence(folder / "grow"), everything),
-        *_hidden(Evidence(folder / "hidden-moe"), LENGTH, version),
-        *_hidden(Evidence(folder / "hidden-indexer"), LONG, version),
+        *_hidden(Evidence(folder / "hidden-moe"), LENGTH, version, EXPERTS),
+        *_hidden(Evidence(folder / "hidden-indexer"), LONG, version, INDEXER),
     ]
     for name in ("grow", "killed"):
         source, cured = Evidence(folder / name), Evidence(folder / f"reserved-{name}")
@@ -233,7 +235,7 @@ def _name(ev: Evidence) -> str:
     return str(finding(ev, "WS101", "WS102")["function"]).rsplit(".", 1)[-1]
 
 
-def _hidden(ev: Evidence, length: int, version: str) -> list[tuple[str, Any]]:
+def _hidden(ev: Evidence, length: int, version: str, neighbour: str) -> list[tuple[str, Any]]:
     name = ev.folder.name
 
     def size() -> Outcome:
@@ -241,7 +243,10 @@ def _hidden(ev: Evidence, length: int, version: str) -> list[tuple[str, Any]]:
 
     def hidden() -> Outcome:
         arena, whole = finding(ev, "WS103")["arena_bytes"], gather_bytes(length)
-        return f"an arena of at least {whole:,}", arena, arena >= whole
+        name, largest = _largest_neighbour(ev)
+        ok = name == neighbour and largest == arena >= whole
+        wanted = f"an arena of at least {whole:,}, by {neighbour}"
+        return wanted, f"{arena:,}, {largest:,} by {name}", ok
 
     return [
         (f"{name}: every prompt answered", lambda: answers(ev, SHORT)),
@@ -249,6 +254,17 @@ def _hidden(ev: Evidence, length: int, version: str) -> list[tuple[str, Any]]:
         (f"{name}: wstrace's bytes", size),
         (f"{name}: the bound is proved, to the byte", lambda: _proved(ev, length)),
     ]
+
+
+def _largest_neighbour(ev: Evidence) -> tuple[str, int]:
+    """The other site of the largest request before the lock, and its bytes."""
+    others = [
+        (site.warmup_bytes, site.caller.rsplit(":", 1)[-1])
+        for site in ev.analysed.sites
+        if not site.caller.endswith(SITE)
+    ]
+    size, name = max(others, default=(0, "none"))
+    return name, size
 
 
 def _cured(source: Evidence, ev: Evidence, planned: tuple[int, ...]) -> list[tuple[str, Any]]:

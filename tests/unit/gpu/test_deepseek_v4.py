@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tools import ROOT
 from tools.gpu.clock import Clock
 from tools.gpu.deepseek_v4 import (
     LENGTH,
     LONG,
     all_prompts,
     arguments,
+    claims,
     deadly,
     flat,
     gather_bytes,
@@ -125,3 +129,59 @@ def test_prompts_sent_at_once_overlap_and_are_noted_in_their_order(tmp_path: Pat
     asks(server, deadly("0.26.0"))[1]()
     rows = [json.loads(line) for line in (tmp_path / "prompts.jsonl").read_text().splitlines()]
     assert [row["tokens"] for row in rows] == list(range(12000, 12008))
+
+
+WHOLE = 76_021_760  # 72.50 MiB, as above
+HIDDEN = {
+    "code": "WS103",
+    "function": "Attention._forward_prefill",
+    "serving_bytes": WHOLE,
+    "arena_bytes": 87_556_096,  # 83.50 MiB, the indexer's in the sample's report
+    "bound": {"grade": "proved", "bytes": WHOLE},
+}
+
+
+def hidden(
+    folder: Path, server: str = "hidden-indexer", **changes: Any
+) -> dict[str, bool | None]:
+    """What becomes of a hidden server's claims, with the sample's trace and this finding."""
+    own = folder / server
+    own.mkdir()
+    shutil.copytree(ROOT / "sample_traces" / "h200-vllm-0.22.1-dsv4-hidden", own / "trace")
+    prompts = [{"event": "prompt", "tokens": n, "status": 200} for n in (50, 1300)]
+    (own / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    (own / "gate.json").write_text(json.dumps({"findings": [HIDDEN | changes]}))
+    (own / "gate.exit").write_text("0\n")
+    rows = claims(folder, {"vllm": "0.22.1"})
+    return {c.claim.split(": ", 1)[1]: c.ok for c in rows if c.claim.startswith(server)}
+
+
+LARGER = "WS103, the neighbour's arena is larger"
+
+
+@pytest.mark.parametrize(
+    ("changes", "failing"),
+    [
+        ({}, []),
+        ({"serving_bytes": WHOLE - 1}, ["wstrace's bytes"]),
+        ({"arena_bytes": WHOLE - 1}, [LARGER]),
+        ({"arena_bytes": 87_556_096 + 256}, [LARGER]),  # nobody's request
+        (
+            {"bound": {"grade": "observed", "bytes": WHOLE}},
+            ["the bound is proved, to the byte"],
+        ),
+        (
+            {"bound": {"grade": "proved", "bytes": WHOLE + 1}},
+            ["the bound is proved, to the byte"],
+        ),
+    ],
+)
+def test_one_wrong_number_fails_one_claim_of_a_hidden_server(
+    tmp_path: Path, changes: dict[str, Any], failing: list[str]
+) -> None:
+    assert [text for text, ok in hidden(tmp_path, **changes).items() if not ok] == failing
+
+
+def test_the_indexers_arena_is_not_the_experts(tmp_path: Path) -> None:
+    """The sample's neighbour is the indexer; the same trace as the MoE server's fails."""
+    assert hidden(tmp_path, "hidden-moe")[LARGER] is False
