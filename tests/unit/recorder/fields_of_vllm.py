@@ -213,7 +213,7 @@ FIELDS = (
     Field(
         "config_limits",
         "distributed/parallel_state.py:",
-        "get_tp_group get_pp_group get_ep_group get_dcp_group",
+        "get_tp_group get_pp_group get_ep_group get_dcp_group get_pcp_group",
     ),
     Field("config_limits", "distributed/parallel_state.py:GroupCoordinator", "rank_in_group"),
     Field(
