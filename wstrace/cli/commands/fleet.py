@@ -62,7 +62,7 @@ def command(
     no_cache: NO_CACHE = False,
     allow_unlocked: UNLOCKED = False,
 ) -> None:
-    """Thousands of traces and logs: what escapes where, what got worse.
+    """Thousands of traces and logs: what escapes, what got worse.
 
     Exits 0 when it has read them; what is wrong with a run is told, and ends nothing. `gate`
     judges.
