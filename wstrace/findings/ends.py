@@ -299,10 +299,6 @@ def _lags(worker: Worker, other: Worker, ns: int) -> list[int]:
     """`_lag` by each clock that the two have in common: hosts the wall clock, processes of one
     host (as far as its name tells) their monotonic clock as well."""
     last = worker.process.last_ns
-    by_wall = _wall(other, ns) - _wall(worker, last)
+    by_wall = ns + other.header.wall_offset - (last + worker.header.wall_offset)
     same = worker.header.host == other.header.host
     return [by_wall, ns - last] if same else [by_wall]
-
-
-def _wall(worker: Worker, ns: int) -> int:
-    return worker.header.wall_ns + ns - worker.header.ns

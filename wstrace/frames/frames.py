@@ -88,7 +88,7 @@ def request_rows(run: AnalysedRun) -> Iterator[Row]:
 def _requests(run: AnalysedRun) -> Iterator[tuple[Worker, Request, int]]:
     """Each recorded request with its worker and its time since 1970 in ns."""
     for worker in run.workers:
-        offset = worker.header.wall_ns - worker.header.ns
+        offset = worker.header.wall_offset
         for record in worker.process.records:
             if isinstance(record, Request):
                 yield worker, record, record.ns + offset

@@ -76,6 +76,11 @@ class Header(Record, tag="header", kw_only=True, gc=False):
     parent: str | None = None
     lost: str = ""
 
+    @property
+    def wall_offset(self) -> int:
+        """Nanoseconds to add to a record's `ns` (monotonic) for its time since 1970."""
+        return self.wall_ns - self.ns
+
 
 class WorkerInit(Record, tag="worker", kw_only=True, gc=False):
     """Written in init_device by every worker: ranks, group sizes and the config's limits.

@@ -91,7 +91,7 @@ def _default_base(run: AnalysedRun) -> int:
 
 
 def _rank_events(worker: Worker, index: int, base: int) -> Iterator[Event]:
-    offset = worker.header.wall_ns - worker.header.ns - base
+    offset = worker.header.wall_offset - base
     pid = worker.header.pid or index + 1
     yield from _names(worker, pid, index)
     yield from _phases(worker, pid, offset)

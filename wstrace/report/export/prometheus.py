@@ -261,7 +261,7 @@ def _last_record(run: AnalysedRun) -> Iterator[Sample]:
         newest = max((r.ns for r in worker.process.records), default=0)
         header = worker.header
         if newest and header.wall_ns:
-            yield _rank(worker), round((header.wall_ns + newest - header.ns) / 1e9, 3)
+            yield _rank(worker), round((newest + header.wall_offset) / 1e9, 3)
 
 
 METRICS: Final[Sequence[Metric]] = (
