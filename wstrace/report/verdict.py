@@ -128,8 +128,7 @@ def next_commands(run: AnalysedRun, trace: str) -> list[str]:
     if (gone := _reserve_gone(run)) is not None:
         return [gone, f"{again}   (with growth it lives on)"]
     if told and _hides_sites(run):
-        of_server = again.startswith("wstrace fix")
-        rest = "finds the rest, tries the reserve" if of_server else "finds the rest"
+        rest = "finds the rest, tries the reserve" if _serves(run) else "finds the rest"
         return [f"{again}   ({rest})", f"{reserve}   (of what was seen)"]
     beyond = [f for f in told if f.severity == "error" and not reservable(f)]
     lines = [f"wstrace explain {f.code}   (a reserve does not help)" for f in beyond[:1]]
@@ -142,10 +141,15 @@ def next_commands(run: AnalysedRun, trace: str) -> list[str]:
 def _again(run: AnalysedRun) -> str:
     """`fix` of a server, else grow, with the reserve that the run had: a new one keeps it."""
     meta = run.trace.meta
-    again = FIX if meta is not None and serves(meta.words) else AGAIN
+    again = FIX if _serves(run) else AGAIN
     had = meta.reserve if meta is not None and _reserved(run) else None
     keeps = f"{KEEPS[again]} {one_line(shlex.quote(had))} -- YOUR" if had else "-- YOUR"
     return again.replace("-- YOUR", keeps)
+
+
+def _serves(run: AnalysedRun) -> bool:
+    """Whether the command is a server's, as run.json has it."""
+    return run.trace.meta is not None and serves(run.trace.meta.words)
 
 
 def _reserved(run: AnalysedRun) -> dict[Slot, int]:
@@ -202,11 +206,7 @@ def _inconclusive_next(run: AnalysedRun, trace: str, again: str) -> list[str]:
     if any(f.code == "WS401" for f in run.findings):
         return [f"{again}   (this start was not seen to its end)"]
     if UNASKED in run.inconclusive:
-        asked = (
-            "it asks"
-            if again.startswith("wstrace fix")
-            else "and meanwhile wstrace exercise --url URL"
-        )
+        asked = "it asks" if _serves(run) else "and meanwhile wstrace exercise --url URL"
         return [f"{again}   ({asked})"]
     if run.rests_on.doubts or died_at(run.trace.processes) is not None:
         return [f"{again}   (this trace does not show how the run went on)"]
