@@ -24,7 +24,6 @@ from wstrace.recorder.hooks.requests import (
     Ensure,
     NovelRequest,
     asker,
-    index_or_none,
     look,
     pose_as,
     request_of,
@@ -33,6 +32,7 @@ from wstrace.recorder.hooks.requests import (
 from wstrace.recorder.state.guard_file import write_counters
 from wstrace.recorder.state.guard_state import Outgrown
 from wstrace.recorder.state.process import Live
+from wstrace.recorder.vllm_state.workspace import slot_index
 from wstrace.trace.records import Site, Slot
 from wstrace.units import exact
 
@@ -69,6 +69,14 @@ def wrap_guard(live: Live) -> Callable[[Ensure], Ensure]:
         return _ensure_workspace_size
 
     return make
+
+
+def index_or_none(manager: Any) -> int | None:
+    """The slot, None where vLLM will say what is wrong (or where its fields are unknown)."""
+    try:
+        return slot_index(manager)
+    except Exception:
+        return None
 
 
 def _answered(live: Live, manager: Any, novel: NovelRequest, frame: FrameType) -> None:

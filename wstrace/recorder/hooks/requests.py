@@ -29,7 +29,7 @@ from wstrace.recorder.state.counters import Entry, HotKey, Tally
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import frames, identity
 from wstrace.recorder.vllm_state.forward_context import graph_mode
-from wstrace.recorder.vllm_state.workspace import is_locked, slot_at, slot_index, tensor_at
+from wstrace.recorder.vllm_state.workspace import is_locked, slot_at, tensor_at
 from wstrace.trace.records import (
     Failure,
     Growth,
@@ -70,9 +70,9 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
             # is asked on the novel path.
             if is_dynamo_compiling():
                 return original(self, required_bytes)
-            index: int | None = 0
+            index: int | None = None  # where vLLM will say what is wrong with the slot
             try:
-                index = index_or_none(self) if manager.multi_slot else 0
+                index = 0 if (slot_of := manager.slot_of) is None else slot_of(self)
                 frame = getframe(depth)
                 # A code object's hash goes over its constants each time; its id does not.
                 # The counters keep it alive, so that no other code can get the id.
@@ -95,7 +95,7 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
                         )
                     ):
                         entry = entry.taken(frame)
-            except Exception:  # a thread's first function has no caller
+            except Exception:  # a thread's first function has no caller, or there is no slot
                 frame, key, entry = getframe(), None, None
             if entry is not None:
                 entry.calls += 1
@@ -116,14 +116,6 @@ def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
         return _ensure_workspace_size
 
     return make
-
-
-def index_or_none(manager: Any) -> int | None:
-    """The slot, None where vLLM will say what is wrong (or where its fields are unknown)."""
-    try:
-        return slot_index(manager)
-    except Exception:
-        return None
 
 
 def whole(size: Any) -> int:

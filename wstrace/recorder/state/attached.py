@@ -5,6 +5,7 @@ A process may have several of each, one after the other; what belongs to one goe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,12 +43,13 @@ class WorkerState:
 class ManagerState:
     """The manager that answers, None where there is none, and what its class is like.
 
-    `ensure` is vLLM's own method. `reserve_mark` says for which manager and limits the reserve
+    `slot_of` reads the slot of the calling thread, None where there is only one. `ensure` is
+    vLLM's own method. `reserve_mark` says for which manager and limits the reserve
     was applied last, None where it must be again.
     """
 
     current: Any = None
-    multi_slot: bool = False
+    slot_of: Callable[[Any], int] | None = None
     ensure: Any = None
     resizes_all_ubatches: bool = False
     reserve_mark: Any = None
@@ -60,7 +62,8 @@ class ManagerState:
     def made(self, manager: Any) -> None:
         """A manager was made, or was there when the hooks came."""
         self.current = manager
-        self.multi_slot = workspace.num_slots(manager) > 1
+        several = workspace.num_slots(manager) > 1
+        self.slot_of = workspace.slot_reader(manager) if several else None
 
     def dropped(self) -> None:
         """vLLM dropped the manager, and its arenas with it as far as nobody holds a view."""

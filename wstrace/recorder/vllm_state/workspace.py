@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, Final
@@ -124,6 +124,12 @@ def slot_index(manager: Any) -> int:
     lane = getattr(module, "_workspace_lane", None)
     ubatch = int(module.dbo_current_ubatch_id())
     return ubatch * num_lanes(manager) + (int(lane.get()) if lane is not None else 0)
+
+
+def slot_reader(manager: Any) -> Callable[[Any], int]:
+    """`slot_index` for managers of this class, in one call where vLLM has its own method."""
+    own: Callable[[Any], int] | None = getattr(type(manager), "_get_workspace_id", None)
+    return own or slot_index
 
 
 @contextmanager
