@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from wstrace.errors import WstraceError, one_line
+from wstrace.file_names import SUFFIX as SUFFIX
 from wstrace.trace.cleaning import cleaned
-from wstrace.trace.file_names import SUFFIX as SUFFIX
 from wstrace.trace.gaps import gaps
 from wstrace.trace.records import (
     FORMAT,

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from wstrace.errors import WstraceError
+from wstrace.file_names import RUN_FILE as RUN_FILE
+from wstrace.file_names import kept_run_file
 from wstrace.trace.cleaning import cleaned
-from wstrace.trace.file_names import RUN_FILE as RUN_FILE
-from wstrace.trace.file_names import kept_run_file
 from wstrace.vllm.command_line import with_config
 
 _LARGEST: Final = 1 << 20

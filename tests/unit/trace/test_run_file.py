@@ -12,8 +12,8 @@ import pytest
 from wstrace.cli import recorded
 from wstrace.cli.reading import read_runs
 from wstrace.errors import WstraceError
+from wstrace.file_names import RUN_FILE, kept_run_file
 from wstrace.findings.analysed_run import load_run
-from wstrace.trace.file_names import RUN_FILE, kept_run_file
 from wstrace.trace.reader import load
 from wstrace.trace.records import FORMAT, Header
 from wstrace.trace.run_file import RunFile, find_run, read_run

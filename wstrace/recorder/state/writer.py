@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from wstrace.trace.file_names import SUFFIX, part_of_name
+from wstrace.file_names import SUFFIX, part_of_name
 from wstrace.trace.records import Failure, Header, Record
 
 LAST_WORD = 240  # bytes of the header's `lost`
