@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from wstrace.errors import WstraceError
+from wstrace.file_names import RUN_FILE, trace_file_kind
 from wstrace.units import human
 
 
@@ -21,12 +22,12 @@ def write_output(text: str | bytes, target: Path | None, *, force: bool = True) 
     if target is None or str(target) == "-":
         _to_stdout(text)
         return
-    if target.name == "run.json" or target.name.endswith(".wst.jsonl"):
-        raise WstraceError(
-            f"{target} is part of a trace and is not overwritten.", "Choose another -o."
-        )
     data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
     try:
+        if _is_of_a_trace(target):
+            raise WstraceError(
+                f"{target} is part of a trace and is not overwritten.", "Choose another -o."
+            )
         if target.exists() and not (target.is_file() or target.is_dir()):
             target.write_bytes(data)
             return
@@ -39,6 +40,18 @@ def write_output(text: str | bytes, target: Path | None, *, force: bool = True) 
         raise WstraceError(
             f"Cannot write {target}: {error.strerror}.", "Give a folder that can be written."
         ) from error
+
+
+def _is_of_a_trace(target: Path) -> bool:
+    """A trace's own file, by its name; an earlier run's run.ID.json also by how it begins:
+    other files may be called so too."""
+    kind = trace_file_kind(target.name)
+    if kind == "records" or target.name == RUN_FILE:
+        return True
+    if kind is None or not target.is_file():
+        return False
+    with target.open("rb") as file:
+        return file.read(64).replace(b" ", b"").replace(b"\n", b"").startswith(b'{"run":')
 
 
 def read_input(path: Path, most: int) -> bytes:

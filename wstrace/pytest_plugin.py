@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from wstrace.errors import WstraceError
+from wstrace.file_names import SUFFIX
 from wstrace.pytest_marker import Marker, read_marker
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Recorder:
     @property
     def attached(self) -> bool:
         """True when some process of an engine has written a trace."""
-        return any(self.folder.glob("*.wst.jsonl"))
+        return any(self.folder.glob(f"*{SUFFIX}"))
 
     def analysed(self, *, allow_unlocked: bool = False) -> AnalysedRun:
         """The analysed trace so far: an engine that still runs may go on. Raises WstraceError

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wstrace.errors import ended
+from wstrace.file_names import SUFFIX
 from wstrace.triage.log_run import is_log, log_run
 
 if TYPE_CHECKING:
@@ -64,4 +65,4 @@ def _read(paths: Sequence[Path], run: str | None, allow_unlocked: bool) -> list[
 def _size(path: Path) -> int:
     if path.is_file():
         return path.stat().st_size
-    return sum(f.stat().st_size for f in path.glob("*.wst.jsonl")) if path.is_dir() else 0
+    return sum(f.stat().st_size for f in path.glob(f"*{SUFFIX}")) if path.is_dir() else 0

@@ -17,8 +17,8 @@ import msgspec
 import wstrace
 from wstrace.cli.launch import still_living
 from wstrace.errors import WstraceError
-from wstrace.file_names import kept_run_file
-from wstrace.trace.reader import RUN_FILE, RunFile, lost_tails, read_run, sizes_of
+from wstrace.file_names import RUN_FILE, kept_run_file
+from wstrace.trace.reader import RunFile, lost_tails, read_run, sizes_of
 from wstrace.trace.redact import redact_argv
 from wstrace.vllm.command_line import config_words
 

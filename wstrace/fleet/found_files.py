@@ -13,21 +13,15 @@ from typing import Final, Literal
 import msgspec
 
 from wstrace.errors import WstraceError, one_line
-from wstrace.trace.reader import SUFFIX, read_header
-from wstrace.trace.run_file import RUN_FILE, read_run
+from wstrace.file_names import TraceFileKind, named_run, trace_file_kind
+from wstrace.trace.reader import read_header
+from wstrace.trace.run_file import read_run
 from wstrace.triage.log_run import is_log
 
-FileKind = Literal["records", "end", "log"]
-"""A process's records, a run.json, a text."""
+FileKind = TraceFileKind | Literal["log"]
 
-# run.20261128T014238Z-4bd7e681.json
-# matches: "run.20261128T014238Z-4bd7e681.json"
-_END: Final = re.compile(r"run(?:\.(?P<run>.+))?\.json")
 # matches: "serve.log.2.gz"
 _LOG: Final = re.compile(r".+\.log(?:\.\d{1,9})?(?:\.(?:gz|bz2|xz|zip|tar))?", re.I)
-# what the recorder puts behind the run's id: host, pid, start in ns, a random number
-# matches: "4bd7e681.host.30091.1795830203879311338.2fa811b7.wst.jsonl"
-_OF_PROCESS: Final = re.compile(r"(?P<run>.+)\.[^.]+\.\d+\.\d+\.[0-9a-f]+\.wst\.jsonl")
 
 
 class FoundFile(msgspec.Struct, frozen=True):
@@ -47,11 +41,7 @@ class FoundFile(msgspec.Struct, frozen=True):
 
 def kind_of(name: str) -> FileKind | None:
     """What a file in a folder is by its name; None for one that is not looked at."""
-    if name.endswith(SUFFIX):
-        return "records"
-    if name == RUN_FILE or (name.startswith("run.") and _END.fullmatch(name)):
-        return "end"
-    return "log" if _LOG.fullmatch(name) else None
+    return trace_file_kind(name) or ("log" if _LOG.fullmatch(name) else None)
 
 
 def named_kind(path: Path) -> FileKind:
@@ -94,7 +84,8 @@ def look(path: str, kind: FileKind) -> FoundFile:
         digest = _digest(path)
     except OSError as error:
         why = one_line(error.strerror or str(error))
-        return FoundFile(path, kind, size, mtime, run=named_run(path), wrong=why)
+        run = named_run(os.path.basename(path))
+        return FoundFile(path, kind, size, mtime, run=run, wrong=why)
     run, wrong = _run_of(Path(path), kind)
     return FoundFile(path, kind, size, mtime, digest, run, wrong)
 
@@ -116,11 +107,4 @@ def _run_of(path: Path, kind: FileKind) -> tuple[str, str]:
         meta = read_run(path)
         return (meta.run if meta else ""), ""
     except WstraceError as error:
-        return named_run(str(path)), one_line(error.message)
-
-
-def named_run(path: str) -> str:
-    """The run that a file's name says; empty where it says none."""
-    name = Path(path).name
-    found = (_OF_PROCESS if name.endswith(SUFFIX) else _END).fullmatch(name)
-    return (found["run"] or "") if found else ""
+        return named_run(path.name), one_line(error.message)

@@ -18,11 +18,12 @@ from typing import Final
 import msgspec
 
 from wstrace.errors import WstraceError, one_line
+from wstrace.file_names import RUN_FILE, name_of_its_own, part_of_name
 from wstrace.files import write_whole
 from wstrace.fleet.found_files import FoundFile, kind_of, look, named_kind
 from wstrace.gate.runs import ends_worse
 from wstrace.gather.places import FarFile, Place
-from wstrace.trace.run_file import RUN_FILE, read_run
+from wstrace.trace.run_file import read_run
 
 MANIFEST: Final = "gathered.json"
 LOGS, UNREAD = "logs", "unread"
@@ -216,9 +217,6 @@ def _read_manifest(path: Path) -> Manifest:
 
 def folder_name(run: str) -> str:
     """A run's id as a folder may be called; one that had to be changed gets a digest."""
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in run)
-    name = name.strip(".")[:100]
-    if name == run and name not in (LOGS, UNREAD):
-        return name
-    digest = hashlib.blake2b(run.encode(errors="surrogateescape"), digest_size=4)
-    return f"{name or 'run'}-{digest.hexdigest()}"
+    if run == part_of_name(run).strip(".") and run not in ("", LOGS, UNREAD):
+        return run
+    return name_of_its_own(run, "run", 100)

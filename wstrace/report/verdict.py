@@ -7,6 +7,7 @@ from pathlib import Path
 
 from wstrace.bounds.bound import Bound
 from wstrace.errors import ended, one_line
+from wstrace.file_names import KEPT_RUN_FILES
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.ends import died_at, failed, start_died
 from wstrace.findings.finding import Finding
@@ -95,7 +96,7 @@ def _row(finding: Finding) -> str:
 
 def _several(folder: Path) -> bool:
     """Whether the folder holds earlier runs: the newest must not stand in for this one."""
-    return any(folder.glob("run.*.json"))
+    return any(folder.glob(KEPT_RUN_FILES))
 
 
 def _next(run: AnalysedRun, folder: Path) -> list[str]:

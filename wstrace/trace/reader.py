@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from wstrace.errors import WstraceError, one_line
-from wstrace.file_names import SUFFIX as SUFFIX
+from wstrace.file_names import SUFFIX
 from wstrace.trace.cleaning import cleaned
 from wstrace.trace.gaps import gaps
 from wstrace.trace.records import (
@@ -23,7 +23,6 @@ from wstrace.trace.records import (
     Request,
     WorkerInit,
 )
-from wstrace.trace.run_file import RUN_FILE as RUN_FILE
 from wstrace.trace.run_file import RunFile as RunFile
 from wstrace.trace.run_file import find_run
 from wstrace.trace.run_file import read_run as read_run

@@ -11,8 +11,7 @@ from typing import Final
 import msgspec
 
 from wstrace.errors import WstraceError
-from wstrace.file_names import RUN_FILE as RUN_FILE
-from wstrace.file_names import kept_run_file
+from wstrace.file_names import RUN_FILE, kept_run_file
 from wstrace.trace.cleaning import cleaned
 from wstrace.vllm.command_line import with_config
 

@@ -11,9 +11,10 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
+from wstrace.file_names import SUFFIX
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.runs.run import Run
-from wstrace.trace.reader import SUFFIX, Trace
+from wstrace.trace.reader import Trace
 from wstrace.triage.diagnose.numbers import Given
 from wstrace.triage.report import Report, read
 

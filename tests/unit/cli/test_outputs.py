@@ -79,3 +79,20 @@ def test_triage_reads_a_file_given_twice_once(
 def test_a_model_config_that_is_no_file_is_told_before_the_log_is_read(tmp_path: Path) -> None:
     with pytest.raises(WstraceError, match="is no file"):
         triage(files=["nowhere"], model_config=tmp_path)
+
+
+def test_no_file_of_a_trace_is_overwritten(tmp_path: Path) -> None:
+    """Neither what is recorded now, nor how an earlier run of the folder ended."""
+    earlier = tmp_path / "run.20261128T014238Z-4bd7e681.json"
+    kept = b'{\n  "run": "20261128T014238Z-4bd7e681",\n  "command": []\n}\n'
+    earlier.write_bytes(kept)
+    for name in ("run.json", "x.wst.jsonl", earlier.name):
+        with pytest.raises(WstraceError, match="part of a trace"):
+            write_output("hello", tmp_path / name)
+    assert earlier.read_bytes() == kept
+    assert [file.name for file in tmp_path.iterdir()] == [earlier.name]
+
+
+def test_an_output_may_be_called_as_a_run_of_a_folder(tmp_path: Path) -> None:
+    for _ in range(2):  # also where it stands there from the last time
+        write_output('{"version": 1}', tmp_path / "run.perfetto.json")

@@ -12,8 +12,9 @@ import pytest
 from tests.unit.fleet.dying import dies_of_one
 from wstrace.cli.fleet import engines
 from wstrace.cli.fleet.job import Job
+from wstrace.file_names import named_run
 from wstrace.fleet.clocks import clock_words, started_ns
-from wstrace.fleet.found_files import kind_of, named_run
+from wstrace.fleet.found_files import kind_of
 from wstrace.fleet.grouped_rows import GroupedRows
 from wstrace.fleet.regressions import regressions, setting_text
 from wstrace.fleet.source import RowSource

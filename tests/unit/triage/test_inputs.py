@@ -163,7 +163,7 @@ def test_what_is_no_text_is_left_out_and_said(tmp_path: Path) -> None:
 
 def test_a_trace_folder_is_for_report(tmp_path: Path) -> None:
     (tmp_path / "worker.wstrace.jsonl").write_text("{}")
-    from wstrace.trace.reader import SUFFIX
+    from wstrace.file_names import SUFFIX
 
     (tmp_path / f"worker{SUFFIX}").write_text("{}")
     with pytest.raises(WstraceError, match="trace folder"):

@@ -42,7 +42,7 @@ def command(
 ) -> None:
     """A run for other tools: Prometheus, Perfetto, CSV, Parquet.
 
-    Example: wstrace export wstrace-20260516T101500Z-1a2b3c4d --format perfetto -o run.json
+    Example: wstrace export wstrace-20260516T101500Z-1a2b3c4d --format perfetto -o perfetto.json
     """
     from wstrace.cli import outlet
     from wstrace.cli.reading import read_runs

@@ -131,7 +131,7 @@ def _after_the_command(
 ) -> None:
     """Nothing that fails from here on may take the place of the command's exit code."""
     from wstrace.cli import recorded
-    from wstrace.trace.run_file import RUN_FILE
+    from wstrace.file_names import RUN_FILE
 
     living = _left_behind(started.run)
     try:

@@ -12,6 +12,7 @@ import msgspec
 
 import wstrace
 from wstrace.errors import WstraceError, one_line
+from wstrace.file_names import part_of_name
 from wstrace.fleet.source import RowSource
 from wstrace.fleet.summary import FORMAT, RunSummary, open_source, summarise, unread
 
@@ -34,8 +35,7 @@ class Job(msgspec.Struct, frozen=True):
         wanted = self.reports == "all" or summary.verdict == "findings"
         if not self.pages or self.reports == "none" or summary.kind == "unread" or not wanted:
             return ""
-        name = "".join(c if c.isalnum() or c in "-_." else "-" for c in summary.run)[:80]
-        return f"{name}-{summary.digest[:12]}.html"
+        return f"{part_of_name(summary.run, 80)}-{summary.digest[:12]}.html"
 
 
 @cache

@@ -18,9 +18,9 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 
 from wstrace.errors import WstraceError
+from wstrace.file_names import trace_file_kind
 from wstrace.findings.analysed_run import load_run
 from wstrace.report.export.prometheus import Families, families
-from wstrace.trace.reader import SUFFIX
 
 SHARE: Final = 10
 """The part of the time that goes into analysing: one in so many."""
@@ -119,7 +119,7 @@ class MetricsServer:
 
 def _files(folder: Path) -> Iterator[tuple[Path, int, int]]:
     for path in folder.glob("*"):
-        if path.name.endswith((SUFFIX, ".json")):
+        if trace_file_kind(path.name):
             try:
                 found = path.stat()
             except OSError:

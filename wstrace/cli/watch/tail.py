@@ -10,8 +10,9 @@ from typing import Final
 import msgspec
 
 from wstrace.errors import WstraceError
+from wstrace.file_names import RUN_FILE
 from wstrace.trace.cleaning import cleaned
-from wstrace.trace.reader import RUN_FILE, UNDECODABLE, RunFile, read_run, trace_files
+from wstrace.trace.reader import UNDECODABLE, RunFile, read_run, trace_files
 from wstrace.trace.records import AnyRecord, Header, Record
 
 _decode: Final = msgspec.json.Decoder(AnyRecord).decode

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from wstrace.file_names import SUFFIX, part_of_name
+from wstrace.file_names import process_file
 from wstrace.trace.records import Failure, Header, Record
 
 LAST_WORD = 240  # bytes of the header's `lost`
@@ -29,9 +29,8 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.
 
 def new_file_name(run: str) -> str:
     """`RUN.HOST.pid.start_ns.rand.wst.jsonl`: unique without asking the file system."""
-    host = part_of_name(socket.gethostname()).replace(".", "-")[:40]
-    run = part_of_name(run)
-    return f"{run}.{host}.{os.getpid()}.{time.time_ns()}.{secrets.token_hex(4)}{SUFFIX}"
+    mark = secrets.token_hex(4)
+    return process_file(run, socket.gethostname(), os.getpid(), time.time_ns(), mark)
 
 
 class UnwritableError(Exception):

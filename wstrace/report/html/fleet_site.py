@@ -5,13 +5,13 @@ Pages are plain files with relative links, so that any web server, or none, can 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from wstrace.file_names import name_of_its_own
 from wstrace.files import write_whole
 from wstrace.report.fleet_rows import (
     Rows,
@@ -83,9 +83,7 @@ def write_site(fleet: Fleet, folder: Path) -> list[Path]:
 
 def model_page(model: str) -> str:
     """The file of a model's page: its name as far as a file may have it, and a digest."""
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in model)
-    digest = hashlib.blake2b(model.encode(errors="surrogateescape"), digest_size=4)
-    return f"{name[:60].strip('.') or 'model'}-{digest.hexdigest()}.html"
+    return f"{name_of_its_own(model, 'model', 60)}.html"
 
 
 def _index(fleet: Fleet) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from wstrace.errors import WstraceError
-from wstrace.trace.reader import SUFFIX
+from wstrace.file_names import SUFFIX
 from wstrace.triage.ingest import archives, opening
 
 if TYPE_CHECKING:
