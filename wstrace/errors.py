@@ -3,6 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
+
+FOUND: Final = 1
+"""What a command looks for is there, or what it should do failed: its help says which."""
+USAGE: Final = 2
+"""Wrong usage, input that cannot be read, an error of wstrace's own."""
+INCONCLUSIVE: Final = 3
+"""Neither shown to be good nor found to be bad."""
+
+
+def ended_by(signal: int) -> int:
+    """The exit code of what this signal ends, as a shell has it."""
+    return 128 + signal
+
+
+def shell_code(code: int) -> int:
+    """A child's exit code as a shell has it: Python's is negative where a signal ended it."""
+    return code if code >= 0 else ended_by(-code)
 
 
 def one_line(text: str) -> str:
@@ -33,7 +51,7 @@ class WstraceError(Exception):
     unreadable input) unless the contract of a command says otherwise.
     """
 
-    exit_code = 2
+    exit_code = USAGE
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(f"{message}\n{hint}")

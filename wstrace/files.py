@@ -73,6 +73,15 @@ def _to_stdout(text: str | bytes) -> None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
+def user_cache() -> Path:
+    """Where the user's own cache of wstrace is; nothing is made.
+
+    A relative XDG_CACHE_HOME is left aside, as the XDG base directory specification says.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME") or ".")
+    return (base if base.is_absolute() else Path.home() / ".cache") / "wstrace"
+
+
 def write_whole(data: bytes, target: Path, mode: int = 0o644) -> None:
     """Write by rename, with these permissions: the file appears whole or not at all.
 

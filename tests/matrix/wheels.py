@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from wstrace.files import user_cache
+
 PINNED = (
     "0.13.0",
     "0.16.0",
@@ -78,8 +80,7 @@ class UnavailableError(Exception):
 
 def cache_folder() -> Path:
     """Where the extracted sources lie."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "wstrace" / "wheels"
+    return user_cache() / "wheels"
 
 
 def sources(version: str) -> Path:

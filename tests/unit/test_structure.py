@@ -157,6 +157,32 @@ def test_a_set_of_words_is_defined_once() -> None:
     assert shared(named) == set(SHARED_ALIASES)
 
 
+def constants() -> Iterator[tuple[str, str]]:
+    """Each constant at the top of a module, as its value is written, and where; a number or a
+    short word says too little to be known for another's."""
+    for path in modules():
+        for node in ast.parse((ROOT / path).read_text()).body:
+            match node:
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    pass
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    pass
+                case _:
+                    continue
+            written = ast.unparse(value)
+            if name.isupper() and len(written) > 12 and "typer." not in written:
+                yield written, f"{path}: {name}"
+
+
+def test_a_constant_stands_once() -> None:
+    """A second one is changed by nobody who finds the first."""
+    found = defaultdict(list)
+    for written, place in constants():
+        found[written].append(place)
+    assert len(found) > 400
+    assert [places for places in found.values() if len(places) > 1] == []
+
+
 def test_only_vllm_state_knows_the_fields_of_vllms_objects() -> None:
     asked = set()
     for path in modules():

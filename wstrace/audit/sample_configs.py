@@ -9,11 +9,11 @@ letters: the same in both formulas, another in each configuration.
 from __future__ import annotations
 
 import ast
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from wstrace.expr.tree import unnumbered
 from wstrace.vllm.limits import NUMBERS
 
 Config = Mapping[str, int]
@@ -182,8 +182,6 @@ _DIMENSIONS: Final = {
     "kv_cache_1": "block_size",
 }
 _GATHERED: Final = ("q_1", "query_1")
-# matches: "max_model_len_2"
-_NUMBERED: Final = re.compile(r"_\d+$")
 _ITEMSIZE: Final = "itemsize"
 
 
@@ -191,7 +189,7 @@ def canonical(name: str, assumed: bool) -> str:
     """One spelling of a leaf's name. Of an `assumed` dimension, the number is its index."""
     if assumed:
         return _DIMENSIONS.get(name, name)
-    plain = _NUMBERED.sub("", name)
+    plain = unnumbered(name)
     return _ALIASES.get(plain, plain)
 
 

@@ -5,7 +5,6 @@ Nothing of vLLM is imported and nothing is fetched, unless `download` is asked f
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -19,9 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from wstrace.errors import WstraceError
+from wstrace.files import user_cache
 from wstrace.versions import release_of
+from wstrace.vllm import arena
 
-MANAGER: Final = "v1/worker/workspace.py"
 # matches: "vllm-0.33.0+cpu-cp38-abi3-manylinux1_x86_64.whl"
 _WHEEL: Final = re.compile(r"vllm[_\w]*-([^-]+)-.*\.whl$")
 # matches: "__version__ = version = '0.33.0'"
@@ -111,9 +111,9 @@ def _version_of(root: Path) -> str:
 
 
 def _checked(tree: VllmTree) -> VllmTree:
-    if not (tree.root / MANAGER).is_file():
+    if not (tree.root / arena.FILE).is_file():
         raise WstraceError(
-            f"{tree.root} has no vllm/{MANAGER}.",
+            f"{tree.root} has no vllm/{arena.FILE}.",
             "The workspace manager came with vLLM 0.13.0: give that release or a later one.",
         )
     return tree
@@ -121,8 +121,7 @@ def _checked(tree: VllmTree) -> VllmTree:
 
 def cache_folder(version: str) -> Path:
     """Where a release's Python files are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "wstrace" / "wheels" / f"{version}-whole"
+    return user_cache() / "wheels" / f"{version}-whole"
 
 
 def _released(version: str, download: bool) -> Path:

@@ -13,9 +13,8 @@ from wstrace.expr import tree
 from wstrace.expr.expression import Expression
 from wstrace.expr.tree import Node, Op
 from wstrace.trace.records import Request
+from wstrace.vllm.arena import aligned
 
-_ALIGNED: Final = 256
-"""Bytes that a buffer is rounded up to (WorkspaceManager, 0.13.0 to 0.33.0)."""
 _MOST: Final = 64
 
 
@@ -24,7 +23,7 @@ def same_buffers(formula: Expression, values: Mapping[str, int], ask: Request) -
     or where `ask` has no buffers to compare."""
     if not ask.specs:
         return True
-    asked = [-(-spec.bytes // _ALIGNED) * _ALIGNED for spec in ask.specs]
+    asked = [aligned(spec.bytes) for spec in ask.specs]
     given = list(_buffers(formula.root, values))
     return sorted(filter(None, given)) == sorted(filter(None, asked))
 
@@ -39,7 +38,7 @@ def _buffers(node: Node, values: Mapping[str, int]) -> Iterator[int]:
         return
     times, single = _repeated(node, values)
     size = tree.evaluate(single, values)
-    yield from [-(-size // _ALIGNED) * _ALIGNED] * times
+    yield from [aligned(size)] * times
 
 
 def _repeated(node: Node, values: Mapping[str, int]) -> tuple[int, Node]:

@@ -20,6 +20,7 @@ from wstrace.bounds.rivals import LEAST_VALUES, of_dimension
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.trace.records import Request
+from wstrace.vllm.arena import aligned
 from wstrace.vllm.roles import decode_width
 
 _MOST_SPECS: Final = 16
@@ -107,12 +108,10 @@ def _itemsize(index: int, asks: Sequence[Request]) -> int:
     elements = 1
     for dimension in spec.shape:
         elements *= dimension
-    fits = [size for size in (1, 2, 4, 8, 16) if _up(elements * size) == _up(spec.bytes)]
+    fits = [
+        size for size in (1, 2, 4, 8, 16) if aligned(elements * size) == aligned(spec.bytes)
+    ]
     return fits[0] if len(fits) == 1 else 0
-
-
-def _up(size: int) -> int:
-    return -(-size // 256) * 256
 
 
 def _dimension(

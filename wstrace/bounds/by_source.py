@@ -16,6 +16,7 @@ from wstrace.bounds.evidence import Refusal, Site, scheduled_rows, told
 from wstrace.bounds.limits import joint_limits
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
+from wstrace.expr.tree import numbered, unnumbered
 from wstrace.reserve.schema import Grade
 from wstrace.trace.records import Leaf, Provenance, Request
 from wstrace.vllm.limits import LIMIT_NAMES, NUMBERS
@@ -26,8 +27,6 @@ _ALIASES: Final = {coded: row.name for row in NUMBERS.values() for coded in row.
 
 _Way = tuple[tuple[str, ...], tuple[str, ...]]
 """Callers and types of a provenance: a formula holds for requests on the same way."""
-# matches: "seq_len_2"
-_NUMBER: Final = re.compile(r"_\d+$")
 _ASSUMED: Final = "assumed constant"
 """How the slicer's `why` of a dimension begins that nothing in the source fixes."""
 
@@ -169,8 +168,8 @@ def _variables(drivers: Sequence[Leaf]) -> dict[str, str]:
     names: dict[str, str] = {}
     for leaf in sorted(drivers, key=lambda leaf: leaf.name):
         role = leaf.role or leaf.name
-        taken = sum(role in (other, _NUMBER.sub("", other)) for other in names.values())
-        names[leaf.name] = role if not taken else f"{role}_{taken + 1}"
+        taken = sum(role in (other, unnumbered(other)) for other in names.values())
+        names[leaf.name] = role if not taken else numbered(role, taken + 1)
     return names
 
 

@@ -30,6 +30,7 @@ from wstrace.bounds.templates import (
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.expr.maximum import BUDGET, Joint, maximise
+from wstrace.vllm.arena import ALIGNMENT
 
 LEAST: Final = 4
 """Distinct observations below which nothing is fitted."""
@@ -176,7 +177,7 @@ def _levels(
     data: Sequence[Observation], names: Sequence[str], steps: Sequence[int], bytes_: bool
 ) -> Iterator[list[Template]]:
     """The templates that fit, level by level, the simplest level first."""
-    rounds = bytes_ and all(o.size % 256 == 0 for o in data)
+    rounds = bytes_ and all(o.size % ALIGNMENT == 0 for o in data)
     for level in term_levels(names, steps):
         found: list[Template] = [
             line for terms in level for line in _solved(terms, data) if hits(line, data)
@@ -211,9 +212,11 @@ def _rounded(terms: tuple[Term, ...], data: Sequence[Observation]) -> Iterator[R
     """count * round256(a * term): the largest a that is possible, if the range is narrow."""
     values = [(terms[0].value(o.rows[0]), o.size) for o in _train(data)]
     for count in (1, 2, 3, 4):
-        if any(size % (256 * count) for _, size in values):
+        if any(size % (ALIGNMENT * count) for _, size in values):
             continue
-        spans = [((s // count - 256) // v + 1, s // count // v) for v, s in values if v > 0]
+        spans = [
+            ((s // count - ALIGNMENT) // v + 1, s // count // v) for v, s in values if v > 0
+        ]
         low = max((low for low, _ in spans), default=1)
         high = min((high for _, high in spans), default=0)
         if max(low, 1) <= high and high - low <= high // 64:

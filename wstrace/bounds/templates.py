@@ -15,6 +15,7 @@ from itertools import combinations
 from math import gcd
 
 from wstrace.bounds.evidence import Row
+from wstrace.vllm.arena import aligned
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Rounded:
 
     def value(self, row: Row) -> int:
         """The bytes in one observation."""
-        return self.count * (-(-self.line.value(row) // 256) * 256)
+        return self.count * aligned(self.line.value(row))
 
     def text(self) -> str:
         """[count *] round256(line) in the expression language."""

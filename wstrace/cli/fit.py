@@ -18,8 +18,6 @@ from wstrace.versions import release_of
 from wstrace.vllm import methods
 
 Hooks = tuple[methods.Known, ...]
-# vLLM 0.13.0 to 0.33.0: the method that every request for scratch ends in.
-ENSURE: Final = "WorkspaceManager._ensure_workspace_size"
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def _fields(place: Place, owner: Any) -> Iterator[Fit]:
         return
     missing = missing_fields(manager)
     if missing:
-        yield Fit(place, ENSURE, f"the manager has no field {', '.join(missing)}")
+        yield Fit(place, methods.ENSURE.label, f"the manager has no field {', '.join(missing)}")
 
 
 def _older_than(since: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from wstrace.expr import tree
 from wstrace.expr.tree import Const, FormulaError, Node, Variable
+from wstrace.vllm.arena import aligned
 
 Interval = tuple[int, int]
 Box = Mapping[str, Interval]
@@ -73,7 +74,7 @@ def _each(op: str, a: Interval, *fixed: Interval) -> Interval:
 def _value(op: str, *args: int) -> int:
     """As `tree.apply`, without the cap: a bound on the way to the maximum may exceed it."""
     if op == "round256":
-        return -(-args[0] // 256) * 256
+        return aligned(args[0])
     if op == "round_up":
         return -(-args[0] // args[1]) * args[1]
     return 1 if args[0] <= 1 else 1 << (args[0] - 1).bit_length()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from wstrace.errors import WstraceError
+from wstrace.vllm.arena import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +47,18 @@ class Op:
 
 
 Node = Const | Variable | Op
+# matches: "max_model_len_2"
+_NUMBER: Final = re.compile(r"_\d+$")
+
+
+def numbered(name: str, number: int) -> str:
+    """The name of another quantity that is called alike: `num_reqs_2`."""
+    return f"{name}_{number}"
+
+
+def unnumbered(name: str) -> str:
+    """A name without what `numbered` put there."""
+    return _NUMBER.sub("", name)
 
 
 def divisor(value: int) -> int:
@@ -85,7 +99,7 @@ _APPLY: Final[Mapping[str, Callable[..., int]]] = {
     "max": lambda *a: max(a),
     "ceil_div": _ceil_div,
     "round_up": lambda a, b: _ceil_div(a, b) * b,
-    "round256": lambda a: -(-a // 256) * 256,
+    "round256": aligned,
     "next_pow2": _next_pow2,
 }
 

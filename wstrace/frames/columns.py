@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from wstrace.findings.codes import ORDER
-from wstrace.reserve.schema import Grade
+from wstrace.reserve.schema import GRADES
 from wstrace.trace.records import Phase
 
 Dtype = Literal["int64", "Int64", "bool", "boolean", "string", "category"]
@@ -33,8 +33,8 @@ class Column:
 
 
 PHASES: Final[tuple[str, ...]] = get_args(Phase)  # in the order of an engine's life
+STRENGTHS: Final[tuple[str, ...]] = GRADES[::-1]  # the best is the largest
 SEVERITIES: Final[tuple[str, ...]] = tuple(ORDER)[::-1]  # the worst is the largest
-GRADES: Final[tuple[str, ...]] = get_args(Grade)[::-1]  # the best is the largest
 
 _RUN = Column("run", "category", "run id")
 _RANKS = (
@@ -76,7 +76,7 @@ _ARENA = Column(
 )
 _BOUND = (
     Column("bound_bytes", "Int64", "most that the site can ever ask", "bytes"),
-    Column("grade", "category", "what stands behind the bound", categories=GRADES),
+    Column("grade", "category", "what stands behind the bound", categories=STRENGTHS),
     Column("formula", "string", "the bound over limits of the config"),
 )
 

@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 
 from wstrace.errors import WstraceError
 from wstrace.files import read_input
-from wstrace.gate.limits import GRADES, Limits
-from wstrace.reserve.schema import Grade
+from wstrace.gate.limits import Limits
+from wstrace.reserve.schema import GRADES, Grade
 from wstrace.units import parse_bytes
 
 FILE: Final = "pyproject.toml"

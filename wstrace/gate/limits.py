@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Final
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.gate.place import Place, slot_kind
-from wstrace.reserve.schema import Grade
+from wstrace.reserve.schema import GRADES, Grade
 from wstrace.runs.run import RunSite
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Slot
 from wstrace.units import exact, human
-
-GRADES: Final[dict[str, int]] = {"proved": 0, "fitted": 1, "observed": 2}
 
 
 @dataclass(frozen=True)
@@ -107,8 +104,8 @@ def _grades(run: AnalysedRun, require: Grade | None) -> Iterator[Violation]:
     if require is None:
         return
     for site, summaries in _by_site(run):
-        bound = max((s.bound for s in summaries), key=lambda b: GRADES[b.grade])
-        if GRADES[bound.grade] > GRADES[require]:
+        bound = max((s.bound for s in summaries), key=lambda b: GRADES.index(b.grade))
+        if GRADES.index(bound.grade) > GRADES.index(require):
             detail = f"its bound ({human(bound.bytes)}) is {bound.grade}, {require} required"
             yield Violation("limit/grade", detail, site, None, bound.bytes)
 

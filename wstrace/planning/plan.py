@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -37,6 +37,7 @@ from wstrace.reserve.schema import (
 )
 from wstrace.trace.records import Limit, Request
 from wstrace.units import human, parse_bytes
+from wstrace.vllm.arena import ALIGNMENT, aligned
 
 __all__ = [
     "Earlier",
@@ -48,10 +49,6 @@ __all__ = [
     "plan",
     "refuse_empty",
 ]
-
-# vLLM 0.13.0 to 0.33.0: get_simultaneous rounds each tensor of a request up to this
-# (round_up, 256).
-_PAGE: Final = 256
 
 
 @dataclass(frozen=True)
@@ -261,7 +258,7 @@ def _chosen(choice: str, site: SiteBound) -> tuple[int, Cover]:
 def _per_slot(budget: int | None, engine: Engine) -> int | None:
     if budget is None:
         return None
-    return budget // max(1, len(engine.slots)) // _PAGE * _PAGE
+    return budget // max(1, len(engine.slots)) // ALIGNMENT * ALIGNMENT
 
 
 def _within(reserve: SiteReserve, budget: int | None) -> SiteReserve:
@@ -271,7 +268,7 @@ def _within(reserve: SiteReserve, budget: int | None) -> SiteReserve:
 
 
 def _up(size: int) -> int:
-    return -(-size // _PAGE) * _PAGE
+    return aligned(size)
 
 
 def _extra(total: int, engine: Engine) -> int:

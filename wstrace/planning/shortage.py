@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from wstrace.planning.cost import smallest, threshold
 from wstrace.units import human
+from wstrace.vllm.arena import ALIGNMENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wstrace.reserve.schema import SiteReserve
     from wstrace.trace.records import Limit
-
-# vLLM 0.13.0 to 0.33.0: get_simultaneous rounds each tensor of a request up to this
-# (round_up, 256).
-_PAGE: Final = 256
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ def _shortage(
         return f"{human(size)} is only what was seen or given; a larger request can still fail."
     if need <= size:
         return None
-    above = "that" if arena - size < _PAGE else f"the arena's {human(arena)}"
+    above = "that" if arena - size < ALIGNMENT else f"the arena's {human(arena)}"
     return (
         f"gets {human(size)}, can need {human(need)} ({request.grade}); a request above "
         f"{above} still fails{threshold(request, arena, limits)}."

@@ -1,28 +1,34 @@
-"""Where `dashboards/` is: inside the installed package, or at the root of a source checkout."""
+"""What is shipped beside the code: the folder `dashboards/`, the pages of the findings."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 from wstrace.errors import WstraceError
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE: Final = Path(__file__).resolve().parent.parent
+
+
+def shipped(path: str, what: str) -> Path:
+    """What the package ships at `path`: in the wheel, or at the root of a source checkout.
+
+    Raises WstraceError where an installation lacks it, named as `what`.
+    """
+    for root in (_PACKAGE, _PACKAGE.parent):
+        if (root / path).exists():
+            return root / path
+    raise WstraceError(
+        f"This installation of wstrace has no {what}.",
+        "Install the wheel again, or run from a complete source checkout.",
+    )
 
 
 @cache
 def dashboards() -> Path:
-    """The folder of templates, CSS, JS and vendored files.
-
-    Raises WstraceError when an installation lacks it.
-    """
-    for folder in (_PACKAGE / "dashboards", _PACKAGE.parent / "dashboards"):
-        if (folder / "templates").is_dir():
-            return folder
-    raise WstraceError(
-        "This installation of wstrace has no dashboards folder.",
-        "Install the wheel again, or run from a complete source checkout.",
-    )
+    """The folder of templates, CSS, JS and vendored files."""
+    return shipped("dashboards/templates", "dashboards folder").parent
 
 
 def read_text(name: str) -> str:

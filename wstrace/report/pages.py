@@ -13,27 +13,20 @@ import posixpath
 import re
 from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata
-from pathlib import Path
 from typing import Final
 
-from wstrace.errors import WstraceError
+from wstrace.findings.codes import CODES
+from wstrace.report.assets import shipped
 
 VARIABLE: Final = "WSTRACE_DOCS_URL"
-_PACKAGE: Final = Path(__file__).resolve().parent.parent
 
 
 def page_text(code: str) -> str:
     """The page as Markdown. Raises WstraceError where the installation lacks it."""
-    for root in (_PACKAGE, _PACKAGE.parent):  # the wheel; a source checkout
-        page = root / "docs" / "findings" / f"{code}.md"
-        if page.is_file():
-            text = page.read_text(encoding="utf-8")
-            # matches: "<!-- run: wstrace report crash -->"
-            return _linked(re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL))
-    raise WstraceError(
-        f"This installation of wstrace has no page about {code}.",
-        "Install the wheel again, or run from a complete source checkout.",
-    )
+    page = shipped(CODES[code].page, f"page about {code}")
+    text = page.read_text(encoding="utf-8")
+    # matches: "<!-- run: wstrace report crash -->"
+    return _linked(re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL))
 
 
 def _linked(text: str) -> str:

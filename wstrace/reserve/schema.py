@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 
@@ -18,6 +18,8 @@ VERSION: Final = 1
 MAX_BYTES: Final = 1 << 50
 
 Grade = Literal["proved", "fitted", "observed"]
+GRADES: Final[tuple[Grade, ...]] = get_args(Grade)
+"""The strongest first."""
 Cover = Literal["bound", "observed", "p99", "given"]
 
 

@@ -90,7 +90,9 @@ IMPL_ENTRIES: Final = {"forward": ("query", "q"), "forward_mqa": ("q",), "forwar
 # vLLM 0.13.0 to 0.33.0: vllm/config names its classes so; their fields hold for the whole run.
 CONFIG_SUFFIX: Final = "Config"
 
-
+# vLLM 0.13.0 to 0.33.0: utils/math_utils.py; their meaning is known, so their code is not
+# followed.
+MATH_UTILS: Final = {"cdiv", "round_up", "round_down", "next_power_of_2"}
 # vLLM 0.13.0 to 0.33.0: distributed/parallel_state.py.
 GROUPS: Final = {
     "get_tp_group": ("tensor_parallel_size", "_TP"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from typing import Final
 
 from wstrace.slicer import arithmetic
 from wstrace.slicer.effects import (
@@ -20,7 +19,7 @@ from wstrace.slicer.effects import (
     terminates,
 )
 from wstrace.slicer.scope import Evaluation, Scope
-from wstrace.slicer.syntax import Block, CodePoint, Enclosing
+from wstrace.slicer.syntax import LOOPS, Block, CodePoint, Enclosing
 from wstrace.slicer.values import (
     Choice,
     Index,
@@ -34,8 +33,6 @@ from wstrace.slicer.values import (
     forget_way,
     spread,
 )
-
-_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 
 
 def _bare(stop: Stop) -> Stop:
@@ -112,7 +109,7 @@ class Definitions:
         """The start of a block inside `enclosing.owner` was reached without a definition."""
         owner = enclosing.owner
         where = scope.where(owner)
-        if isinstance(owner, _LOOPS):
+        if isinstance(owner, LOOPS):
             return self.in_loop(scope, name, enclosing)
         if isinstance(owner, ast.With | ast.AsyncWith):
             for item in owner.items:

@@ -10,12 +10,13 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from wstrace.slicer.syntax import LOOPS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from wstrace.slicer.syntax import Block, FunctionSource
 
-_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 # PyTorch 2.13: methods of torch.Tensor that change a tensor's shape in place.
 _RESHAPING: Final = frozenset(("resize_", "resize_as_", "unsqueeze_", "squeeze_", "t_", "set_"))
 _READING: Final = {
@@ -168,7 +169,7 @@ def _compound(statement: ast.stmt, name: str) -> Effect:
         return Through(statement.body) if touched and not lost else lost
     if isinstance(statement, ast.Try):
         return _try(statement, name)
-    if isinstance(statement, _LOOPS):
+    if isinstance(statement, LOOPS):
         return _loop(statement, name)
     if isinstance(statement, ast.Match):
         touched = binds(statement, name)

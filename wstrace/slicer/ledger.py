@@ -98,7 +98,7 @@ class Ledger:
         number, unique = 1, base
         while unique in self.leaves or unique in tree.FUNCTIONS:
             number += 1
-            unique = f"{base}_{number}"
+            unique = tree.numbered(base, number)
         return unique
 
     def _fill(self, name: str, value: int | None) -> None:

@@ -21,6 +21,7 @@ from wstrace.slicer.live.callers import Callers
 from wstrace.slicer.live.live_world import LiveWorld
 from wstrace.slicer.live.way import EVERY_WAY, Way
 from wstrace.slicer.values import Stop, forget_way
+from wstrace.vllm.arena import aligned
 
 MAX_STATEMENTS = 24
 MAX_OTHERS = 24
@@ -131,7 +132,7 @@ def _bytes(specs: Sequence[Spec]) -> int:
         size = int(dtype.itemsize)  # type: ignore[attr-defined]
         for dim in shape:
             size *= int(dim)
-        total += -(-size // 256) * 256
+        total += aligned(size)
     return total
 
 

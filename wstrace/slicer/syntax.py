@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Block = list[ast.stmt]
+LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _BODIES: Final = ("body", "orelse", "finalbody", "handlers", "cases")
 
 

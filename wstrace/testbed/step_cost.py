@@ -16,9 +16,8 @@ from typing import Any, Final
 from wstrace.recorder.hooks.worker import worker_makers
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
+from wstrace.vllm.methods import STEPS
 
-# vLLM 0.13.0 to 0.33.0: the methods of a worker that make one step.
-STEP_METHODS: Final = ("execute_model", "sample_tokens")
 OTHER_BYTES: Final = 16 << 20
 
 
@@ -44,7 +43,7 @@ def step_cost(
     live = Live(settings or Settings(directory=None, run="step-cost"))
     live.worker.current = object()
     makers = worker_makers(live)
-    wrapped = {name: makers[name](getattr(_Idle, name)) for name in STEP_METHODS}
+    wrapped = {name: makers[name](getattr(_Idle, name)) for name in STEPS}
     sides = {True: type("Hooked", (_Idle,), wrapped)(), False: _Idle()}
     other = _OtherWork()
     rng, found = random.Random(0), []

@@ -85,6 +85,8 @@ MANAGER: Final = (
     _manager("unlock", "unlock of elastic EP", since="0.18"),
     _manager("get_persistent_resource", "WS105", "key", "factory", since="0.31"),
 )
+ENSURE: Final = next(k for k in MANAGER if k.name == "_ensure_workspace_size")
+"""The method that every request for scratch ends in."""
 VIEWS: Final = Known(
     "WorkspaceManager",
     "get_simultaneous",

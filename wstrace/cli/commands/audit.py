@@ -5,18 +5,17 @@ from __future__ import annotations
 import gc
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from wstrace.errors import WstraceError
+from wstrace.errors import FOUND, INCONCLUSIVE, WstraceError
 
 if TYPE_CHECKING:
     from wstrace.audit.whole import Audit
 
 AuditFormat = Literal["text", "json", "md", "sarif", "html"]
 Platform = Literal["cuda", "rocm", "xpu"]
-INCONCLUSIVE: Final = 3
 
 
 def command(
@@ -109,16 +108,16 @@ def command(
     if check and found is None:
         raise typer.Exit(INCONCLUSIVE)
     if check and found:
-        raise typer.Exit(1)
+        raise typer.Exit(FOUND)
 
 
 def _package(files: list[Path]) -> str | None:
     """The vllm folder that the files stand in; None where they are of no vLLM."""
-    from wstrace.audit.vllm_tree import MANAGER
+    from wstrace.vllm import arena
 
     for file in files:
         for folder in file.resolve().parents:
-            if folder.name == "vllm" and (folder / MANAGER).is_file():
+            if folder.name == "vllm" and (folder / arena.FILE).is_file():
                 return str(folder)
     raise WstraceError(
         f"{files[0]} is in no vLLM.", "Run it in a checkout, or name the package with --vllm."

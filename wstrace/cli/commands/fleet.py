@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -71,11 +70,12 @@ def command(
     from wstrace.cli.fleet.engines import engine as engine_of
     from wstrace.cli.fleet.job import Job
     from wstrace.cli.fleet.reading_all import scan
+    from wstrace.files import user_cache
     from wstrace.fleet.fleet import Fleet
     from wstrace.fleet.store import NAME, Store
 
     name = _format(fmt, output)
-    at = None if no_cache else (cache or _user_cache()) / NAME
+    at = None if no_cache else (cache or user_cache()) / NAME
     pages = _pages(name, output, reports)
     chosen = engine_of(engine, jobs)
     with Store(at) as store:
@@ -123,11 +123,6 @@ def _brought(uris: list[str], cache: Path) -> list[Path]:
                 print(f"wstrace: not copied: {one_line(wrong)}", file=sys.stderr)
         paths.append(path)
     return paths
-
-
-def _user_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "wstrace"
 
 
 def _pages(name: str, output: Path | None, reports: str) -> str:

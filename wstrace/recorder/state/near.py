@@ -7,7 +7,6 @@ computed tokens, and at every 256th step: some hundred times in a server's life.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 EVERY: Final = 256
 GRAIN: Final = 64
-# matches: "seq_len_2"
-_NUMBER: Final = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True)
@@ -94,11 +91,12 @@ def _near(
 ) -> Near | None:
     """The largest request of the step; None where a quantity is none of the scheduler's."""
     from wstrace.expr import expression
+    from wstrace.expr.tree import unnumbered
 
     formula = expression.parse(site.formula or "0")
     best: Near | None = None
     for row in rows:
-        values = {name: row.get(_NUMBER.sub("", name)) for name in site.drivers}
+        values = {name: row.get(unnumbered(name)) for name in site.drivers}
         at = {name: value for name, value in values.items() if value is not None}
         known = {**numbers, **site.constants, **at}
         if len(at) == len(values) and formula.names <= known.keys():

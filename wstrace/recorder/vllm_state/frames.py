@@ -13,6 +13,7 @@ from types import CodeType, FrameType, GetSetDescriptorType
 from typing import Any
 
 from wstrace.trace.records import Spec
+from wstrace.vllm.arena import aligned
 
 STACK_DEPTH = 16
 LAYER_DEPTH = 12
@@ -143,7 +144,7 @@ def spec_records(specs: tuple[Any, ...]) -> list[Spec]:
     """Shapes, dtype names and bytes (rounded up to 256) of each buffer."""
     records = []
     for shape, dtype in specs:
-        size = -(-prod(int(n) for n in shape) * dtype.itemsize // 256) * 256
+        size = aligned(prod(int(n) for n in shape) * dtype.itemsize)
         name = str(dtype).removeprefix("torch.")
         records.append(Spec(shape=[int(n) for n in shape], dtype=name, bytes=size))
     return records

@@ -17,10 +17,10 @@ from wstrace.gate.judge import Judged, Judgement, RunJudgement
 from wstrace.gate.limits import Violation
 from wstrace.report.ci.gate_lines import explain, line_of, numbers, violation_line
 from wstrace.report.pages import docs_url, page_url, site_url
+from wstrace.vllm import arena
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 # vLLM 0.13.0 to 0.33.0: the file of WorkspaceManager, for findings that no layer's file fits.
-MANAGER: Final = "vllm/v1/worker/workspace.py"
 LEVELS: Final = {
     "error": "error",
     "warning": "warning",
@@ -125,7 +125,7 @@ def _result(run: RunJudgement, judged: Judged) -> Json:
 
 def location(file: str, function: str, line: int) -> Json:
     """A place in vLLM: its file (the manager's where there is none) and function."""
-    path = PurePosixPath(file or MANAGER)
+    path = PurePosixPath(file or f"vllm/{arena.FILE}")
     location: Json = {
         "physicalLocation": {
             "artifactLocation": {"uri": quote(str(path)), "uriBaseId": "SRCROOT"},

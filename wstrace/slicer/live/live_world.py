@@ -20,9 +20,6 @@ from wstrace.slicer.scope import Evaluation, Scope
 from wstrace.slicer.syntax import CodePoint, function_source
 from wstrace.slicer.values import BoundMethod, Index, Literal, Obj, Parent, Stop, Tensor, Value
 
-# vLLM 0.13.0 to 0.33.0: utils/math_utils.py; their meaning is known, so their code is not
-# followed.
-_LIBRARY: Final = {"cdiv", "round_up", "round_down", "next_power_of_2"}
 # PyTorch 2.13: where torch.nn.Module keeps hooks, which may change a call's arguments.
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
 _TRITON: Final = {"cdiv", "next_power_of_2"}
@@ -183,7 +180,7 @@ class LiveWorld:
         if not isinstance(module, str) or not isinstance(name, str):
             return ""
         if isinstance(handle, types.FunctionType | type | types.BuiltinFunctionType):
-            if binding.is_vllm(module) and name in _LIBRARY:
+            if binding.is_vllm(module) and name in binding.MATH_UTILS:
                 return f"vllm.{name}"
             if module.split(".")[0] in ("math", "torch", "triton", "builtins"):
                 return f"{module.split('.')[0]}.{name}"

@@ -52,9 +52,6 @@ _REDUCING: Final = {"item", "sum", "max", "min", "to", "int", "cpu"}
 _DEVICE: Final = {"get_num_sm", "num_compute_units"}
 # vLLM 0.13.0 to 0.33.0: vllm/platforms, an object that asks the device.
 _PLATFORM: Final = "current_platform"
-# vLLM 0.13.0 to 0.33.0: utils/math_utils.py; their meaning is known, so their code is not
-# followed.
-_LIBRARY: Final = {"cdiv", "round_up", "round_down", "next_power_of_2"}
 _MODULES: Final = ("torch.nn.Module", "nn.Module", "Module")
 
 
@@ -209,7 +206,7 @@ class SourceWorld:
         if isinstance(handle, ExternalRef):
             return "" if handle.name.rpartition(".")[2] in _DEVICE else handle.name
         if isinstance(handle, FunctionRef) and binding.is_vllm(handle.module):
-            return f"vllm.{handle.name}" if handle.name in _LIBRARY else ""
+            return f"vllm.{handle.name}" if handle.name in binding.MATH_UTILS else ""
         return ""
 
     def enter(self, function: Obj, where: str) -> Scope:

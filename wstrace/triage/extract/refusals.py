@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wstrace.triage.extract import tracebacks
 from wstrace.triage.extract.facts import SITE, SIZE, Amount, Mention, Refusal, amount, origin_at
-from wstrace.triage.extract.retold import file_of, files_of
+from wstrace.triage.extract.retold import FUNCTION_WORD, file_of, files_of
 from wstrace.triage.ingest.quoted import is_quoted, is_talk
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ _CALLER: Final = re.compile(
 _CALLER_CUT: Final = re.compile(
     r"[/']*(?:[^'\s]{0,250}/)?(?P<file>[\w.\-]+\.pyc?):(?P<line>\d+):(?P<function>[\w.<>]*)"
 )
-# matches: 'dies in _decode_attention:'
-_FUNCTION_WORD: Final = re.compile(r"\b[A-Za-z_]\w*_\w+\b")
 # matches: "'attention'requires16.00MB"
 _NAMED: Final = re.compile(r"[/']+(?P<name>[^']{1,120})[/']+(?=requires)")
 # matches: 'requires16.00MB'
@@ -256,7 +254,7 @@ def _site_before(squeezed: Squeezed, start: int) -> dict[str, Any]:
     """The site that the sentence names before a message without a caller: a known one."""
     line = squeezed.line(start).text
     lead = line[: max(0, line.lower().find("workspace is locked"))]
-    for name in reversed(_FUNCTION_WORD.findall(lead)):
+    for name in reversed(FUNCTION_WORD.findall(lead)):
         if files_of(name):
             return {"file": file_of(name, lead), "function": name}
     return {}

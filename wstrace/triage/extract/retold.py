@@ -81,7 +81,7 @@ _CALLER: Final = re.compile(
     r"(?:(?::|,? in | \()[`\"']?(?P<function>[A-Za-z_]\w*))?"
 )
 # matches: '_continuation_prefill'
-_WORD: Final = re.compile(r"\b[A-Za-z_]\w*_\w+\b")
+FUNCTION_WORD: Final = re.compile(r"\b[A-Za-z_]\w*_\w+\b")
 
 
 def retold_of(squeezed: Squeezed, stream: str, said: Set[int]) -> Iterator[tuple[int, Refusal]]:
@@ -229,7 +229,7 @@ def _site(text: str) -> tuple[str | None, int | None, str | None] | None:
     found = next((m for m in _CALLER.finditer(text) if m["line"]), None)
     function = found["function"] if found else None
     if function is None:
-        function = next((word for word in _WORD.findall(text) if files_of(word)), None)
+        function = next((word for word in FUNCTION_WORD.findall(text) if files_of(word)), None)
     if found:
         return found["file"], int(found["line"]), function
     if function is None:

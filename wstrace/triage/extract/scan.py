@@ -22,7 +22,7 @@ from wstrace.triage.extract.facts import (
 from wstrace.triage.extract.lookalikes import growths_by_hand, relatives_of
 from wstrace.triage.extract.refusals import refusals_of
 from wstrace.triage.extract.retold import retold_of
-from wstrace.triage.extract.stages import stages_of
+from wstrace.triage.extract.stages import CAPTURED, stages_of
 from wstrace.triage.ingest import repair
 from wstrace.triage.ingest.squeeze import join
 
@@ -51,9 +51,6 @@ _STATE: Final = re.compile(
 # vLLM 0.13.0 to 0.33.0: determine_available_memory
 # matches: 'AvailableKVcachememory:38.58GiB'
 _KV: Final = re.compile(r"AvailableKVcachememory:(?P<size>-?[\d.]+)GiB")
-# vLLM 0.13.0 to 0.33.0: the end of capture_model, before or after the lock
-# matches: 'Graphcapturingfinished'
-_CAPTURED: Final = re.compile(r"Graphcapturingfinished")
 # CUDA 12 and 13: the text of cudaErrorIllegalAddress, and its name
 # matches: 'illegalmemoryaccess'
 _ILLEGAL: Final = re.compile(r"illegalmemoryaccess|ErrorIllegalAddress")
@@ -148,7 +145,7 @@ def _captured(_: re.Match[str], origin: Origin) -> Captured:
     return Captured(origin)
 
 
-_LINES: Final = ((_RESIZE, _resize), (_STATE, _state), (_KV, _kv), (_CAPTURED, _captured))
+_LINES: Final = ((_RESIZE, _resize), (_STATE, _state), (_KV, _kv), (CAPTURED, _captured))
 
 
 def _number(text: str | None) -> int | None:

@@ -28,8 +28,9 @@ _LINES: Final[tuple[tuple[Phase, re.Pattern[str]], ...]] = (
     # matches: 'Applicationstartupcomplete.'
     ("serving", re.compile(r"Applicationstartupcomplete|Uvicornrunningon")),
 )
+# vLLM 0.13.0 to 0.33.0: the end of capture_model, before or after the lock
 # matches: 'Graphcapturingfinishedin20secs'
-_CAPTURED: Final = re.compile(r"Graphcapturingfinished")
+CAPTURED: Final = re.compile(r"Graphcapturingfinished")
 
 
 def stages_of(squeezed: Squeezed, stream: str) -> Iterator[tuple[int, Stage]]:
@@ -39,5 +40,5 @@ def stages_of(squeezed: Squeezed, stream: str) -> Iterator[tuple[int, Stage]]:
     for phase, pattern in _LINES:
         for match in pattern.finditer(text):
             yield match.start(), Stage(origin_at(squeezed, match.start(), stream), phase)
-    for match in _CAPTURED.finditer(text):
+    for match in CAPTURED.finditer(text):
         yield match.start(), Stage(origin_at(squeezed, match.start(), stream), None)
