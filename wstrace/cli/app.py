@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import traceback
 from importlib import import_module
@@ -15,7 +16,7 @@ import typer
 import wstrace
 from wstrace.cli import outlet
 from wstrace.cli.usage import STARTERS, UsageError, as_error, refuse_empty
-from wstrace.errors import WstraceError
+from wstrace.errors import USAGE, WstraceError, ended_by
 
 COMMANDS = (
     "fix",
@@ -43,7 +44,6 @@ PASS_THROUGH = {
 }
 
 COMPLETE = "_WSTRACE_COMPLETE"  # set by the script of `wstrace completion` for a question
-USAGE, INTERRUPTED = 2, 130
 
 app = typer.Typer(
     name="wstrace",
@@ -72,7 +72,7 @@ def _root(
 ) -> None:
     """Which vLLM layers escaped workspace profiling, why, and the reserve that fixes them."""
     if debug:
-        os.environ["WSTRACE_DEBUG"] = "1"
+        os.environ[outlet.DEBUG] = "1"
 
 
 def register_commands() -> None:
@@ -100,7 +100,7 @@ def main() -> None:
         code = _run(sys.argv[1:])
         outlet.flush()
     except WstraceError as error:
-        if os.environ.get("WSTRACE_DEBUG"):
+        if os.environ.get(outlet.DEBUG):
             traceback.print_exc()
         from wstrace.trace.cleaning import clean_text
 
@@ -130,7 +130,7 @@ def _run(words: list[str]) -> int:
             raise error.__context__ from None
         return error.code if isinstance(error.code, int) else bool(error.code)
     except typer.Abort:
-        return INTERRUPTED
+        return ended_by(signal.SIGINT)
     except (WstraceError, BrokenPipeError):
         raise
     except Exception as error:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, shell_code
 
 # Not passed on: what no process can catch, what a fault of this process raises, the child's own
 # end, the terminal's stop (it stops this process, as a shell expects of a job), and SIGPIPE.
@@ -180,8 +180,7 @@ def _send(pid: int, number: int) -> None:
 
 def exit_code(status: int) -> int:
     """A wait status as a shell would show it."""
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+    return shell_code(os.waitstatus_to_exitcode(status))
 
 
 def still_living(run: str) -> list[str]:

@@ -10,12 +10,14 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Final, Literal
 
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, ended_by
 from wstrace.files import write_output
 
 Format = Literal["text", "json"]
 """What the commands that show one thing write."""
-BROKEN: Final = 128 + 13
+BROKEN: Final = ended_by(13)
+DEBUG: Final = "WSTRACE_DEBUG"
+"""Set by `wstrace --debug`."""
 
 
 def prepare() -> None:
@@ -50,7 +52,7 @@ def write(text: str | bytes, target: Path | None) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Drop what other programs' code prints, from C too; `wstrace --debug` lets it through."""
-    if os.environ.get("WSTRACE_DEBUG"):
+    if os.environ.get(DEBUG):
         yield
         return
     kept = {stream: os.dup(stream) for stream in (1, 2)}

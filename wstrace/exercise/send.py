@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from wstrace.errors import FOUND
 from wstrace.exercise.client import Answer, Client, Model
 from wstrace.exercise.corners import Call, Corner
 
@@ -54,7 +55,7 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         """0 when every call was answered with 200, else 1."""
-        return 0 if all(sent.complete for sent in self.sent) else 1
+        return 0 if all(sent.complete for sent in self.sent) else FOUND
 
     @property
     def sentence(self) -> str:

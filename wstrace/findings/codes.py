@@ -20,6 +20,7 @@ class Code:
 
     `escape`: a request that a locked arena, or a layer's own check, refused or that grow let
     pass. `arena`: more bytes in an arena can cure it, so a reserve may.
+    `foretold`: a bound says that it will be an escape; nothing has outgrown its arena yet.
     """
 
     code: str
@@ -27,6 +28,7 @@ class Code:
     severity: str
     escape: bool = False
     arena: bool = True
+    foretold: bool = False
 
     @property
     def page(self) -> str:
@@ -43,6 +45,7 @@ CODES: Final[dict[str, Code]] = {
             "WS103",
             "latent escape, masked by a larger neighbour",
             "error if its bound is above the arena, else note",
+            foretold=True,
         ),
         Code("WS104", "slot never warmed", "error", escape=True),
         Code(
@@ -59,7 +62,12 @@ CODES: Final[dict[str, Code]] = {
             escape=True,
             arena=False,
         ),
-        Code("WS107", "will escape: its proved bound is above the arena", "warning"),
+        Code(
+            "WS107",
+            "will escape: its proved bound is above the arena",
+            "warning",
+            foretold=True,
+        ),
         Code("WS201", "growth that KV sizing never saw", "warning"),
         Code("WS202", "serving with no lock", "warning"),
         Code("WS203", "reserved far above what was used", "note", arena=False),
@@ -80,6 +88,9 @@ CODES: Final[dict[str, Code]] = {
 }
 TITLES: Final = {code: row.title for code, row in CODES.items()}
 ESCAPES: Final = frozenset(code for code, row in CODES.items() if row.escape)
+FORETOLD: Final = frozenset(code for code, row in CODES.items() if row.foretold)
+OUTGROWN: Final = frozenset(code for code, row in CODES.items() if row.escape and row.arena)
+"""Escapes of an arena: what those of FORETOLD become."""
 REFUSED_ELSEWHERE: Final = frozenset(
     c for c, row in CODES.items() if row.escape and not row.arena
 )

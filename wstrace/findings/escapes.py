@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
 from wstrace.bounds.bound import Bound
-from wstrace.findings.codes import Severity
+from wstrace.findings.codes import FORETOLD, OUTGROWN, Severity
 from wstrace.findings.finding import Finding
 from wstrace.runs.run import BoundOf
 from wstrace.runs.worker import Worker, WorkerSite
@@ -139,9 +139,8 @@ def _finding(
 def one_story(findings: Iterable[Finding]) -> list[Finding]:
     """The findings without those that foretell, of a site, what another tells as done."""
     found = list(findings)
-    told = {(f.file, f.function) for f in found if f.code in ("WS101", "WS102", "WS104")}
-    foretold = ("WS103", "WS107")
-    return [f for f in found if f.code not in foretold or (f.file, f.function) not in told]
+    told = {(f.file, f.function) for f in found if f.code in OUTGROWN}
+    return [f for f in found if f.code not in FORETOLD or (f.file, f.function) not in told]
 
 
 def _refusals(worker: Worker) -> Iterator[Finding]:

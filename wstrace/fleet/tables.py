@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from wstrace.findings.codes import ESCAPES
+from wstrace.findings.codes import ESCAPES, FORETOLD
 from wstrace.fleet.grouped_rows import GroupedRows
 from wstrace.fleet.regressions import Regression, regressions, setting_text
 from wstrace.fleet.summary import RunSummary
@@ -17,8 +17,6 @@ from wstrace.fleet.summary import RunSummary
 if TYPE_CHECKING:
     import pandas as pd
 
-COMING: Final = frozenset(("WS103", "WS107"))
-"""What a bound above the arena makes; WS103 is one of them where it is an error."""
 WHERE: Final = ("model", "vllm")
 SITE: Final = ("file", "function", "ubatch", "lane")
 
@@ -207,7 +205,7 @@ def _escapes(row: RunSummary) -> Iterator[Mapping[str, Any]]:
 def _risks(row: RunSummary) -> Iterator[Mapping[str, Any]]:
     for finding in row.findings:
         above = (finding["bound_bytes"] or 0) > (finding["arena_bytes"] or 0)
-        if finding["code"] in COMING and finding["severity"] != "note" and above:
+        if finding["code"] in FORETOLD and finding["severity"] != "note" and above:
             names = ("file", "function", "ubatch", "lane", "code", "bound_bytes", "grade")
             yield {
                 **{name: finding[name] for name in names},

@@ -12,6 +12,7 @@ from datetime import date
 from typing import Final, Literal
 
 from wstrace.amounts import Amount
+from wstrace.errors import FOUND, INCONCLUSIVE
 from wstrace.findings.analysed_run import AnalysedRun, Verdict
 from wstrace.findings.ends import died_at
 from wstrace.findings.finding import Finding
@@ -23,7 +24,7 @@ from wstrace.runs.exercised import Minimum, Reach, reach_of, shortfalls
 
 Status = Literal["new", "grown", "expired", "accepted", "ignored"]
 FAILING: Final[frozenset[Status]] = frozenset(("new", "grown", "expired"))
-EXIT: Final[dict[Verdict, int]] = {"clean": 0, "findings": 1, "inconclusive": 3}
+EXIT: Final[dict[Verdict, int]] = {"clean": 0, "findings": FOUND, "inconclusive": INCONCLUSIVE}
 
 
 @dataclass(frozen=True)

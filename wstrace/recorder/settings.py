@@ -21,6 +21,18 @@ T = TypeVar("T")
 
 MAX_KEYS = 20_000
 OFF = ("", "0", "false", "no", "off")
+PREFIXES = ("WSTRACE_", "VLLM_WSTRACE_")
+"""How the variables begin; of two that say the same thing the first counts."""
+
+
+def spellings(name: str) -> tuple[str, ...]:
+    """`WSTRACE_NAME`, and its name with vLLM's prefix."""
+    return tuple(prefix + name for prefix in PREFIXES)
+
+
+def text_of(environ: Mapping[str, str], name: str, default: str = "") -> str:
+    """What the variable says, under its own name or vLLM's prefix."""
+    return next((environ[n] for n in spellings(name) if n in environ), default)
 
 
 @dataclass(frozen=True)
@@ -78,9 +90,7 @@ class _Asked:
         self.wrong: list[str] = []
 
     def text(self, name: str, default: str = "") -> str:
-        """What the variable says, under its own name or vLLM's prefix."""
-        found = self._environ.get(f"VLLM_WSTRACE_{name}", default)
-        return self._environ.get(f"WSTRACE_{name}", found)
+        return text_of(self._environ, name, default)
 
     def read(self, name: str, reads: Callable[[str], T | None], kind: str) -> T | None:
         """What `reads` makes of it; None for nothing and for what is no `kind`."""

@@ -9,6 +9,7 @@ from wstrace.bounds.bound import Bound
 from wstrace.errors import ended, one_line
 from wstrace.file_names import KEPT_RUN_FILES
 from wstrace.findings.analysed_run import AnalysedRun
+from wstrace.findings.codes import FORETOLD
 from wstrace.findings.ends import died_at, failed, start_died
 from wstrace.findings.finding import Finding
 from wstrace.findings.inconclusive import UNASKED, lost_engines, served_unlocked, size_unknown
@@ -35,7 +36,9 @@ def sentence(run: AnalysedRun) -> str:
         return f"'{clean(caller)}'{joint}{worst.detail} ({worst.code})."
     if run.inconclusive:
         return ended(f"Inconclusive: {run.inconclusive[0]}")
-    coming = next((f for f in run.findings if f.code == "WS107"), None)
+    coming = next(
+        (f for f in run.findings if f.code in FORETOLD and f.severity == "warning"), None
+    )
     if coming is not None:
         need = human(coming.bound.bytes) if coming.bound else "more"
         sizes = f"needs {need}, has {human(coming.arena_bytes)}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from wstrace.recorder.settings import PREFIXES
 from wstrace.server_process import READY_SECONDS, ServerProcess
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def engine_env(
     environment has it: without it the x86 worker dies at its first forward pass.
     """
     home = prefix or Path(sys.prefix)
-    env = {name: text for name, text in os.environ.items() if not name.startswith("WSTRACE_")}
+    env = {name: text for name, text in os.environ.items() if not name.startswith(PREFIXES)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of modules, compiled at every start
     env |= {
         "HF_HUB_OFFLINE": "1",

@@ -10,9 +10,10 @@ import pytest
 
 from tests.unit.gate.conftest import Gate, gate  # noqa: F401
 from tests.unit.gate.traces import clean
+from wstrace.audit.vllm_tree import cache_folder
 from wstrace.cli.commands.triage import command as triage
-from wstrace.errors import WstraceError
-from wstrace.files import read_input, write_output
+from wstrace.errors import WstraceError, shell_code
+from wstrace.files import read_input, user_cache, write_output
 from wstrace.trace.reader import load
 
 
@@ -96,3 +97,22 @@ def test_no_file_of_a_trace_is_overwritten(tmp_path: Path) -> None:
 def test_an_output_may_be_called_as_a_run_of_a_folder(tmp_path: Path) -> None:
     for _ in range(2):  # also where it stands there from the last time
         write_output('{"version": 1}', tmp_path / "run.perfetto.json")
+
+
+@pytest.mark.parametrize(
+    ("variable", "folder"),
+    [("/big/cache", "/big/cache/wstrace"), ("", "/home/me/.cache/wstrace"),
+     ("cache", "/home/me/.cache/wstrace")],
+)  # fmt: skip
+def test_the_users_cache_is_one_folder(
+    variable: str, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XDG base directories: a relative one is not followed, or each folder had its own."""
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("XDG_CACHE_HOME", variable)
+    assert str(user_cache()) == folder
+    assert cache_folder("0.33.0").is_relative_to(folder)
+
+
+def test_a_childs_exit_code_is_a_shells() -> None:
+    assert [shell_code(code) for code in (0, 1, 255, -2, -9, -15)] == [0, 1, 255, 130, 137, 143]

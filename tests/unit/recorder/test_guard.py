@@ -113,6 +113,7 @@ def test_a_counters_file_without_its_folder_is_told_at_the_start(
 
 def test_ray_gets_the_setting_under_vllms_prefix() -> None:
     assert read_settings({"VLLM_WSTRACE_GUARD": "1"}).guard
+    assert not read_settings({"VLLM_WSTRACE_GUARD": "1", "WSTRACE_GUARD": "0"}).guard
 
 
 def test_with_the_guard_off_and_nothing_else_no_hook_is_set() -> None:

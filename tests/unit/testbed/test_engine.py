@@ -116,10 +116,12 @@ def test_a_command_can_stand_before(server: Server) -> None:
 
 def test_the_callers_wstrace_settings_do_not_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WSTRACE_DIR", "/somewhere")
+    monkeypatch.setenv("VLLM_WSTRACE_GUARD", "1")
     env = engine_env("clean", EXTRA="1")
     assert env["WSTRACE_TESTBED"] == "clean"
     assert env["EXTRA"] == "1"
     assert "WSTRACE_DIR" not in env
+    assert "VLLM_WSTRACE_GUARD" not in env
 
 
 def test_prompts_of_different_lengths_share_no_prefix() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from wstrace.errors import WstraceError, ended
+from wstrace.errors import FOUND, WstraceError, ended
 
 OUT = Annotated[
     Path | None, typer.Option("-o", "--output", help="Keep logs and traces in this folder.")
@@ -38,7 +38,7 @@ def command(output: OUT = None) -> None:
     console.print(f"Logs, traces and reserve.yaml: {folder}", highlight=False, markup=False)
     if failed:
         console.print("[red]Not as expected:[/red] " + "; ".join(failed), highlight=False)
-        sys.exit(1)
+        sys.exit(FOUND)
 
 
 def _make(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wstrace.cli.outlet import Format
+from wstrace.errors import FOUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ def command(output: OUT = Path(), form: FORMAT = "text", ray: RAY = False) -> No
     elif not wrong:
         print(f"next: {FIX}   (a server; a script: {AGAIN})")
     if wrong:
-        sys.exit(1)
+        sys.exit(FOUND)
 
 
 def told(checks: Iterator[Check]) -> Iterator[Check]:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from wstrace.cli.usage import refuse_unknown_option
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, ended_by
 
 OUT = Annotated[
     Path,
@@ -117,7 +117,7 @@ def _ended_by_signals(interrupt: Callable[[], None]) -> Iterator[None]:
     def leave(number: int, _: object) -> None:
         _tell("wstrace: ending the server; the same command goes on from what was done.")
         interrupt()
-        raise SystemExit(128 + number)
+        raise SystemExit(ended_by(number))
 
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, leave) for number in ends}

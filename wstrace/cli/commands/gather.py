@@ -32,6 +32,7 @@ def command(sources: SOURCES, output: OUT, run: RUN = None) -> None:
     Example: wstrace gather /mnt/node*/traces s3://bucket/traces -o gathered
     """
     from wstrace.cli import outlet
+    from wstrace.errors import FOUND
     from wstrace.gather.gathering import gather
     from wstrace.gather.places import place_of
 
@@ -42,7 +43,7 @@ def command(sources: SOURCES, output: OUT, run: RUN = None) -> None:
         raise outlet.failure(error) from error
     _say(done, output)
     if done.failed:
-        sys.exit(1)
+        sys.exit(FOUND)
 
 
 def _told() -> Callable[[str], None]:

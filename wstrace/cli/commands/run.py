@@ -180,7 +180,9 @@ def _check_reserve(reserve: Path | None, policy: str, largest: int | None) -> No
 
 
 def _inherited_reserve() -> bool:
-    return any(os.environ.get(f"{prefix}WSTRACE_RESERVE") for prefix in ("", "VLLM_"))
+    from wstrace.recorder.settings import text_of
+
+    return bool(text_of(os.environ, "RESERVE"))
 
 
 def _check_report(target: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from wstrace.errors import WstraceError
+from wstrace.errors import INCONCLUSIVE, WstraceError
 
 if TYPE_CHECKING:
     from wstrace.triage.report import Report
@@ -75,7 +75,7 @@ def command(
             typer.echo(f"Wrote {reserve}: WSTRACE_RESERVE={reserve} vllm serve ...", err=True)
     write_output(_rendered(report, form, output), output)
     if report.only_relatives:
-        raise typer.Exit(3)
+        raise typer.Exit(INCONCLUSIVE)
 
 
 def _check_files(model_config: Path | None, output: Path | None, reserve: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wstrace.errors import WstraceError, ended
+from wstrace.errors import WstraceError, ended, ended_by
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -63,8 +64,6 @@ def _serve(
     folder: Path | None, run: str | None, guard_file: Path | None, address: str, every: float
 ) -> None:
     """Serve metrics until SIGINT (130) or SIGTERM (143)."""
-    import signal
-
     from wstrace.cli.watch.metrics import MetricsServer
 
     if folder is None and guard_file is None:
@@ -79,11 +78,11 @@ def _serve(
         for line in server.follow(every):
             print(f"wstrace: {line}", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise typer.Exit(ended_by(signal.SIGINT)) from None
 
 
 def _stopped(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
+    raise SystemExit(ended_by(number))
 
 
 def _show(folder: Path, run: str | None, once: bool, interval: float) -> None:
@@ -108,7 +107,7 @@ def _show(folder: Path, run: str | None, once: bool, interval: float) -> None:
         _follow(watch, console, interval)
         watch.print_grounds()
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise typer.Exit(ended_by(signal.SIGINT)) from None
 
 
 class _Watch:

@@ -15,7 +15,7 @@ from wstrace.cli import recorded
 from wstrace.cli.fixing.progress import FixState, Served, read_state, write_state
 from wstrace.cli.fixing.serving import OutOfTimeError, Serving
 from wstrace.cli.fixing.target import Target
-from wstrace.errors import WstraceError
+from wstrace.errors import INCONCLUSIVE, WstraceError
 from wstrace.files import write_output
 from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.gate.judge import Judgement, Policy, judge
@@ -35,7 +35,6 @@ GROWN: Final = "grown"
 VERIFIED: Final = "verified"
 RESERVE: Final = "reserve.yaml"
 REPORT: Final = "report.html"
-INCONCLUSIVE: Final = 3
 
 
 @dataclass

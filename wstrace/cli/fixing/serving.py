@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final
 from wstrace.cli import recorded
 from wstrace.cli.fixing.progress import Served
 from wstrace.cli.fixing.target import Target
-from wstrace.errors import WstraceError, ended
+from wstrace.errors import INCONCLUSIVE, WstraceError, ended, shell_code
 from wstrace.exercise.client import Client
 from wstrace.exercise.corners import FIXED, Corner, by_drivers, plan
 from wstrace.exercise.send import FIRST_ANSWER_SECONDS, Outcome, Sent, exercise
 from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.recorder.record import environment, make_trace_folder, new_run_id
+from wstrace.recorder.settings import spellings
 from wstrace.server_process import ServerProcess, last_error
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Serving:
             do = f"Is it a server at {self.target.url} (--url)? What it said is in"
         error = WstraceError(told, f"{do} {engine.log}.")
         if analysed.workers or (engine.exit_code or 0) < 0:
-            error.exit_code = 3
+            error.exit_code = INCONCLUSIVE
         raise error
 
     def _asked(self, engine: CommandServer, trace: Path, run: str) -> Served:
@@ -174,7 +175,7 @@ class Serving:
 
 def _unguarded() -> dict[str, str]:
     """The environment without a production guard: it records nothing, and hides escapes."""
-    guard = ("WSTRACE_GUARD", "VLLM_WSTRACE_GUARD")
+    guard = spellings("GUARD")  # GUARD_MAX and GUARD_FILE too
     return {name: text for name, text in os.environ.items() if not name.startswith(guard)}
 
 
@@ -199,6 +200,4 @@ def _drivers(run: AnalysedRun) -> set[str]:
 def _end(engine: CommandServer) -> int:
     """SIGINT, and SIGKILL for what is left; the exit code as a shell has it."""
     code = engine.stop(ENGINE_STOP_SECONDS)
-    if code is None:
-        return 0
-    return code if code >= 0 else 128 - code
+    return 0 if code is None else shell_code(code)
