@@ -32,7 +32,10 @@ def spellings(name: str) -> tuple[str, ...]:
 
 def text_of(environ: Mapping[str, str], name: str, default: str = "") -> str:
     """What the variable says, under its own name or vLLM's prefix."""
-    return next((environ[n] for n in spellings(name) if n in environ), default)
+    found = default
+    for spelling in reversed(spellings(name)):
+        found = environ.get(spelling, found)
+    return found
 
 
 @dataclass(frozen=True)
