@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from wstrace.errors import WstraceError
@@ -83,16 +85,25 @@ def user_cache() -> Path:
 
 
 def write_whole(data: bytes, target: Path, mode: int = 0o644) -> None:
-    """Write by rename, with these permissions: the file appears whole or not at all.
+    """`data` as a file that appears whole or not at all. Raises OSError."""
+    with replacing(target, mode) as part:
+        part.write_bytes(data)
 
-    Raises OSError; then nothing is left behind, and what stood there stays.
+
+@contextmanager
+def replacing(target: Path, mode: int = 0o644) -> Iterator[Path]:
+    """A file beside `target` to be written; it takes its place, with these permissions, where
+    the block ends well.
+
+    After an error nothing is left behind, and what stood there stays.
     """
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    part = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, mode)
-        os.replace(name, target)
+        yield part
+        part.chmod(mode)
+        part.replace(target)
     except BaseException:
-        os.unlink(name)
+        part.unlink(missing_ok=True)
         raise

@@ -18,6 +18,7 @@ import wstrace
 from wstrace.cli.launch import still_living
 from wstrace.errors import WstraceError
 from wstrace.file_names import RUN_FILE, kept_run_file
+from wstrace.files import write_whole
 from wstrace.trace.reader import RunFile, lost_tails, read_run, sizes_of
 from wstrace.trace.redact import redact_argv
 from wstrace.vllm.command_line import config_words
@@ -141,16 +142,8 @@ def _write(folder: Path, run: RunFile) -> None:
     earlier = _earlier(path)
     if earlier is not None and earlier.run != run.run:
         path.rename(folder / kept_run_file(earlier.run))
-    partial = folder / f".{RUN_FILE}.{os.getpid()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    handle = os.open(partial, flags, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    data = msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n"
+    write_whole(data, path, 0o600)
 
 
 def _earlier(path: Path) -> RunFile | None:

@@ -7,15 +7,9 @@ from pathlib import Path
 
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun
+from wstrace.report.formats import by_extension
 
 Reporter = Callable[[Sequence[AnalysedRun]], str]
-EXTENSIONS = {
-    ".html": "html",
-    ".htm": "html",
-    ".json": "json",
-    ".md": "markdown",
-    ".txt": "text",
-}
 FORMATS = ("text", "json", "markdown", "html")
 
 
@@ -29,7 +23,7 @@ def format_of(target: Path | None, wanted: str | None) -> str:
         return wanted
     if target is None:
         return "text"
-    found = EXTENSIONS.get(target.suffix.lower())
+    found = by_extension(target, FORMATS)
     if found is None:
         raise WstraceError(
             f"Cannot tell the report's format from {target.name!r}.",

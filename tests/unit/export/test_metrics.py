@@ -15,7 +15,7 @@ from tests.unit.export.test_command import write_trace
 from tests.unit.report_html import runs
 from wstrace.cli.watch.metrics import MetricsServer, address_of
 from wstrace.errors import WstraceError
-from wstrace.recorder.state.guard_file import write_counters
+from wstrace.recorder.state.guard_file import files_of_ranks, write_counters
 from wstrace.recorder.state.guard_state import GuardState, Outgrown
 from wstrace.trace.records import Ranks, Slot
 
@@ -86,6 +86,18 @@ def test_ranks_of_a_guarded_server_are_one_family(
     text = scrape(server)
     assert text.count("# TYPE wstrace_guard_growths_total counter") == 1
     assert len(re.findall(r"^wstrace_guard_growths_total\{", text, re.MULTILINE)) == 2
+
+
+@pytest.mark.parametrize("name", ["guard.prom", "guard", "guard[1].prom", "a.b.prom"])
+def test_a_guards_files_are_those_that_its_ranks_wrote(name: str, tmp_path: Path) -> None:
+    """Whatever the name has in it; another server's, `guard-b.prom`, are not among them."""
+    for rank in (Ranks(rank=0), Ranks(rank=1, dp=1)):
+        write_counters(str(tmp_path / name), rank, GuardState())
+    own = sorted(tmp_path.iterdir())
+    stem = name.removesuffix(".prom")
+    write_counters(str(tmp_path / f"{stem}-b.prom"), Ranks(rank=0), GuardState())
+    assert len(own) == 2
+    assert files_of_ranks(tmp_path / name) == own
 
 
 def test_a_garbled_file_of_counters_is_told(server: MetricsServer, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -14,7 +14,7 @@ from wstrace.errors import FOUND, INCONCLUSIVE, WstraceError
 if TYPE_CHECKING:
     from wstrace.audit.whole import Audit
 
-AuditFormat = Literal["text", "json", "md", "sarif", "html"]
+AuditFormat = Literal["text", "json", "markdown", "md", "sarif", "html"]
 Platform = Literal["cuda", "rocm", "xpu"]
 
 
@@ -73,7 +73,12 @@ def command(
             " make one patch.",
         ),
     ] = None,
-    output: Annotated[AuditFormat, typer.Option("--format", help="Output format.")] = "text",
+    form: Annotated[
+        AuditFormat | None,
+        typer.Option(
+            "--format", help="Output format (default: by the extension of -o, else text)."
+        ),
+    ] = None,
     target: Annotated[
         Path | None, typer.Option("-o", "--output", help="File to write instead of stdout.")
     ] = None,
@@ -84,6 +89,7 @@ def command(
     """
     from wstrace.cli import outlet
 
+    output = _format(form, target)
     gc.disable()  # syntax trees live to the end: a look through them is a fifth of the time
     given = trees or []
     shown: list[str] = []
@@ -111,6 +117,16 @@ def command(
         raise typer.Exit(FOUND)
 
 
+def _format(form: AuditFormat | None, target: Path | None) -> str:
+    """One name for each format; `md` is what this command called Markdown at first."""
+    from wstrace.report.formats import by_extension
+
+    if form is not None:
+        return "markdown" if form == "md" else form
+    known = by_extension(target, get_args(AuditFormat)) if target is not None else None
+    return known or "text"
+
+
 def _package(files: list[Path]) -> str | None:
     """The vllm folder that the files stand in; None where they are of no vLLM."""
     from wstrace.vllm import arena
@@ -128,7 +144,7 @@ def _one(
     vllm: str | None,
     download: bool,
     files: list[Path] | None,
-    output: AuditFormat,
+    output: str,
     shown: list[str],
 ) -> bool | None:
     """Show one audit; whether a request of it has no reservation, None where a file's requests
@@ -149,7 +165,7 @@ def _one(
     return None if found.unread else False
 
 
-def _shown(found: Audit, output: AuditFormat, root: Path) -> str:
+def _shown(found: Audit, output: str, root: Path) -> str:
     """The audit in one format; a page reads its excerpts from `root` now."""
     if output == "html":
         from wstrace.report.html.audit_page import render_audit
@@ -161,11 +177,11 @@ def _shown(found: Audit, output: AuditFormat, root: Path) -> str:
         return render(found)
     from wstrace.report.audited import as_json, as_markdown, as_text
 
-    return {"json": as_json, "md": as_markdown, "text": as_text}[output](found)
+    return {"json": as_json, "markdown": as_markdown, "text": as_text}[output](found)
 
 
 def _compare(
-    before: str, after: str, download: bool, output: AuditFormat, shown: list[str]
+    before: str, after: str, download: bool, output: str, shown: list[str]
 ) -> bool | None:
     """Show what an upgrade changes; whether it brings a request without a reservation, None
     where a file's requests are not known."""
@@ -191,7 +207,7 @@ def _predicted(
     vllm: str | None,
     download: bool,
     given: tuple[str | None, Path | None, Platform],
-    output: AuditFormat,
+    output: str,
     shown: list[str],
 ) -> bool:
     """Show what a deployment will do; whether something escapes in it."""
@@ -216,7 +232,7 @@ def _predicted(
 
 
 def _joined(
-    vllm: str | None, download: bool, trace: Path, output: AuditFormat, shown: list[str]
+    vllm: str | None, download: bool, trace: Path, output: str, shown: list[str]
 ) -> bool:
     """Show an audit joined with a run; whether a request of it is at risk or was too large."""
     from wstrace.audit.joined import joined

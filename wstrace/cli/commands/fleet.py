@@ -47,7 +47,6 @@ UNLOCKED = Annotated[
 ]
 
 FORMATS: Final = ("text", "json", "parquet", "html")
-EXTENSIONS: Final = {".json": "json", ".parquet": "parquet", ".txt": "text", "": "html"}
 
 
 def command(
@@ -92,10 +91,13 @@ def command(
 
 def _format(fmt: str | None, output: Path | None) -> str:
     """The format: what was asked for, else by the extension of `output`, else text."""
-    known = None if output is None else EXTENSIONS.get(output.suffix.lower())
-    if output is not None and output.is_dir():
-        known = "html"
-    name = fmt or (known if output is not None else "text")
+    from wstrace.report.formats import by_extension
+
+    known: str | None = "text"
+    if output is not None:
+        folder = output.is_dir() or not (output.suffix or str(output) == "-")
+        known = "html" if folder else by_extension(output, ("text", "json", "parquet"))
+    name = fmt or known
     if name not in FORMATS:
         what = f"No such format: {fmt}" if fmt else f"Cannot tell the format from {output}"
         raise WstraceError(f"{what}.", f"Add --format {'|'.join(FORMATS)}.")

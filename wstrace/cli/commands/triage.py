@@ -41,7 +41,6 @@ RESERVE = Annotated[
     Path | None,
     typer.Option("--reserve", help="Also write a reserve config, when the bound is complete."),
 ]
-_EXTENSIONS = {".json": "json", ".md": "markdown"}
 
 
 def command(
@@ -102,12 +101,13 @@ def _inputs(files: list[str] | None) -> list[str]:
 
 
 def _rendered(report: Report, form: str | None, output: Path | None) -> str:
-    form = form or _EXTENSIONS.get(output.suffix if output else "", "text")
     from wstrace.report import triage
+    from wstrace.report.formats import by_extension
 
     renderers = {
         "json": triage.render_json,
         "markdown": triage.render_markdown,
         "text": triage.render_text,
     }
-    return renderers[form](report)
+    known = by_extension(output, renderers) if output else None
+    return renderers[form or known or "text"](report)

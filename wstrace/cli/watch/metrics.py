@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from wstrace.errors import WstraceError
 from wstrace.file_names import trace_file_kind
 from wstrace.findings.analysed_run import load_run
+from wstrace.recorder.state.guard_file import files_of_ranks
 from wstrace.report.export.prometheus import Families, families
 
 SHARE: Final = 10
@@ -109,8 +110,7 @@ class MetricsServer:
         """What each rank of a guarded server wrote beside WSTRACE_GUARD_FILE's name."""
         if self.guard_file is None:
             return
-        ending = self.guard_file.suffix or ".prom"
-        for path in sorted(self.guard_file.parent.glob(f"{self.guard_file.stem}-*{ending}")):
+        for path in files_of_ranks(self.guard_file):
             try:
                 yield from text_string_to_metric_families(path.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:

@@ -7,12 +7,17 @@ data parallelism. It is written anew, whole, at each growth: that is seldom.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
+from wstrace.files import write_whole
 from wstrace.recorder.state.guard_state import GuardState
 from wstrace.trace.records import Ranks
 
+ENDING: Final = ".prom"
+"""Of a file that was named without one."""
 GROWTHS: Final = "wstrace_guard_growths_total"
 REFUSED: Final = "wstrace_guard_refused_total"
 LARGEST: Final = "wstrace_guard_site_bytes"
@@ -23,24 +28,30 @@ HELP: Final = {
     LARGEST: ("gauge", "Largest request of a site that outgrew its arena."),
     NEAR: ("gauge", "What the first step needed that brought a site near its arena."),
 }
+# matches: "-dp1-rank0"
+_OF_RANK: Final = re.compile(r"(?:-dp\d+)?-rank\d+")
 MOST_SITES: Final = 100
 """Rows of a metric in the file; a server has a dozen sites."""
 
 
 def write_counters(path: str, ranks: Ranks, guard: GuardState) -> None:
     """Write the file of this worker beside its place, and rename it. Raises OSError."""
-    place = file_of_rank(path, ranks)
-    beside = f"{place}.{os.getpid()}"
-    with open(beside, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines(ranks, guard)) + "\n")
-    os.replace(beside, place)
+    text = "\n".join(lines(ranks, guard)) + "\n"
+    write_whole(text.encode(), Path(file_of_rank(path, ranks)))
 
 
 def file_of_rank(path: str, ranks: Ranks) -> str:
     """`guard.prom` of this worker: `guard-rank0.prom`."""
     stem, ending = os.path.splitext(path)
     dp = f"-dp{ranks.dp}" if ranks.dp else ""
-    return f"{stem}{dp}-rank{ranks.rank or 0}{ending or '.prom'}"
+    return f"{stem}{dp}-rank{ranks.rank or 0}{ending or ENDING}"
+
+
+def files_of_ranks(path: Path) -> list[Path]:
+    """What `file_of_rank` named of this path and is there now, by name."""
+    stem, ending = os.path.splitext(path.name)
+    named = re.escape(stem) + _OF_RANK.pattern + re.escape(ending or ENDING)
+    return sorted(file for file in path.parent.glob("*") if re.fullmatch(named, file.name))
 
 
 def lines(ranks: Ranks, guard: GuardState) -> Iterator[str]:

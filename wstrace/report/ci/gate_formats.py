@@ -8,15 +8,9 @@ from typing import Final
 
 from wstrace.errors import WstraceError
 from wstrace.gate.judge import Judgement
+from wstrace.report.formats import by_extension, extensions
 
 FORMATS: Final = ("text", "json", "junit", "github", "markdown", "sarif")
-EXTENSIONS: Final[dict[str, str]] = {
-    ".json": "json",
-    ".md": "markdown",
-    ".sarif": "sarif",
-    ".txt": "text",
-    ".xml": "junit",
-}
 LINES: Final = frozenset(("text", "github", "markdown"))
 
 
@@ -45,13 +39,13 @@ def pair(formats: Sequence[str], outputs: Sequence[Path]) -> list[tuple[str, Pat
     """
     pairs = [_named(word) for word in formats]
     left = list(outputs)
-    for by_extension in (True, False):
+    for wants_its_own in (True, False):
         for output in list(left):
-            index = _open(pairs, EXTENSIONS.get(output.suffix) if by_extension else None)
+            index = _open(pairs, by_extension(output, FORMATS) if wants_its_own else None)
             if index is not None:
                 pairs[index] = (pairs[index][0], output)
                 left.remove(output)
-    pairs += [(_by_extension(output), output) for output in left]
+    pairs += [(_named_by(output), output) for output in left]
     pairs = [(name, None if str(path) == "-" else path) for name, path in pairs]
     return _checked(pairs or [("text", None)])
 
@@ -73,12 +67,12 @@ def _open(pairs: list[tuple[str, Path | None]], wanted: str | None) -> int | Non
     )
 
 
-def _by_extension(output: Path) -> str:
-    name = EXTENSIONS.get(output.suffix)
+def _named_by(output: Path) -> str:
+    name = by_extension(output, FORMATS)
     if name is None:
         raise WstraceError(
             f"Cannot tell the format of {output.name!r}.",
-            f"Write --format NAME:{output}, or use {', '.join(EXTENSIONS)}.",
+            f"Write --format NAME:{output}, or use {', '.join(extensions(FORMATS))}.",
         )
     return name
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from wstrace.files import replacing
 from wstrace.frames.columns import FLEET
 from wstrace.report.export.table_export import arrow_schema, pyarrow
 
@@ -22,16 +22,13 @@ def write_parquet(fleet: Fleet, target: Path) -> None:
     """Write the file by rename. Raises WstraceError where pyarrow is missing, and OSError."""
     arrow, parquet = pyarrow("json")
     schema = arrow_schema(arrow, FLEET)
-    part = target.with_name(f".{target.name}.part")
-    try:
-        with parquet.ParquetWriter(part, schema, compression="zstd") as writer:
-            rows = table_rows(fleet.rows())
-            while portion := list(islice(rows, PORTION)):
-                writer.write_table(arrow.Table.from_pylist(portion, schema=schema))
-        os.replace(part, target)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    with (
+        replacing(target) as part,
+        parquet.ParquetWriter(part, schema, compression="zstd") as writer,
+    ):
+        rows = table_rows(fleet.rows())
+        while portion := list(islice(rows, PORTION)):
+            writer.write_table(arrow.Table.from_pylist(portion, schema=schema))
 
 
 def table_rows(runs: Iterable[RunSummary]) -> Iterator[dict[str, Any]]:
