@@ -28,7 +28,7 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def ended(text: str) -> str:
+def with_stop(text: str) -> str:
     """`text` as a sentence: with a full stop, unless it ends like one already."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
 

@@ -18,7 +18,7 @@ def parse_bytes(text: str) -> int:
     Raises WstraceError (exit 2) for anything else.
     """
     match = _SIZE.fullmatch(text)
-    if match is None:
+    if match is None or ("." in match[1] and not match[2]):  # 0.9 is a share, no byte
         raise WstraceError(f"Not a size: {text!r}.", "Write it as 2GiB, 512MiB or in bytes.")
     size = float(match[1]) * _UNITS[match[2].lower()]
     if size > _MOST:
@@ -66,6 +66,6 @@ def exact(size: int | None) -> str:
     return text if abs(size) < 1 << 10 else f"{text} ({human(size)})"
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 site`, `2 sites`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+def plural(count: int, noun: str, several: str = "") -> str:
+    """`1 site`, `2 sites`; `several` is the noun's plural where it is not made with an s."""
+    return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"

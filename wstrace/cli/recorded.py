@@ -8,19 +8,21 @@ import shutil
 import sys
 import time
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 import wstrace
+from wstrace.cli.checkup import lets_in
 from wstrace.cli.launch import still_living
+from wstrace.cli.outlet import say
 from wstrace.errors import WstraceError
 from wstrace.file_names import RUN_FILE, kept_run_file
 from wstrace.files import write_whole
 from wstrace.trace.reader import RunFile, lost_tails, read_run, sizes_of
 from wstrace.trace.redact import redact_argv
+from wstrace.versions import installed_vllm, package_version
 from wstrace.vllm.command_line import config_words
 
 LINGER_SECONDS: Final = 2.0  # vLLM's engine ends a moment after its server
@@ -35,24 +37,17 @@ def plugins() -> dict[str, str]:
     vLLM keys its compile cache on it, so a changed value compiles the model again.
     """
     listed = os.environ.get("VLLM_PLUGINS")
-    if listed is None or "wstrace" in listed.split(","):
+    if lets_in(listed):
         return {}
-    print(
-        "wstrace: adding wstrace to VLLM_PLUGINS; vLLM's compile cache key changes with it.",
-        file=sys.stderr,
-    )
-    return {"VLLM_PLUGINS": ",".join([*filter(None, listed.split(",")), "wstrace"])}
+    say("wstrace: adding wstrace to VLLM_PLUGINS; vLLM's compile cache key changes with it.")
+    return {"VLLM_PLUGINS": ",".join([*filter(None, (listed or "").split(",")), "wstrace"])}
 
 
 def versions() -> dict[str, str]:
     """The versions of Python, vLLM and PyTorch here, as far as they are installed."""
-    found = {"python": sys.version.split()[0]}
-    for name in ("vllm", "torch"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    found = {"vllm": installed_vllm(), "torch": package_version("torch")}
+    here = {"python": sys.version.split()[0]}
+    return here | {name: version for name, version in found.items() if version is not None}
 
 
 def require(program: str) -> None:

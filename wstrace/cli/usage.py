@@ -7,7 +7,7 @@ from typing import Final
 
 import typer
 
-from wstrace.errors import WstraceError, did_you_mean, ended
+from wstrace.errors import WstraceError, did_you_mean, with_stop
 
 # typer exports BadParameter but, since it carries its own click, not the bases: usage errors.
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
@@ -22,7 +22,7 @@ def as_error(error: Exception, words: Sequence[str], commands: Sequence[str]) ->
     for noise in _NOISE:
         message = message.replace(noise, "")
     message, _, _ = message.partition(" (Possible options:")
-    return WstraceError(ended(message), _hint(error, _command(words, commands)))
+    return WstraceError(with_stop(message), _hint(error, _command(words, commands)))
 
 
 def _command(words: Sequence[str], commands: Sequence[str]) -> str | None:

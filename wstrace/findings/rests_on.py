@@ -14,7 +14,7 @@ from typing import Final
 from wstrace.errors import one_line
 from wstrace.findings import ends
 from wstrace.findings.ends import NO_CODE, NO_END, died_at, ended, start_died
-from wstrace.runs.worker import Worker, rank_name
+from wstrace.runs.worker import Worker, rank_label
 from wstrace.trace.reader import ProcessTrace, Trace
 from wstrace.trace.records import End, Failure, Note, PhaseChange
 from wstrace.units import plural
@@ -102,10 +102,7 @@ def rests_on(trace: Trace, workers: Sequence[Worker], outlived: int = 0) -> Rest
 
 def _names(workers: Sequence[Worker]) -> dict[int, str]:
     """By the id of each worker's process; two in one place are told apart by their pids."""
-    alone = [f"rank {worker.ranks.rank or 0}" for worker in workers]
-    names = [
-        rank_name(w.ranks, w.world) or other for w, other in zip(workers, alone, strict=True)
-    ]
+    names = [rank_label(worker.ranks, worker.world) for worker in workers]
     several = Counter(names)
     return {
         id(worker.process): f"{name} (pid {worker.header.pid})" if several[name] > 1 else name

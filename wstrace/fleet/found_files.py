@@ -73,6 +73,19 @@ def walk(root: Path, wrong: list[str]) -> Iterator[tuple[str, FileKind]]:
         waiting += reversed(below)
 
 
+def files_of(path: Path, wrong: list[str]) -> Iterator[tuple[str, FileKind]]:
+    """The files that a person's path names: those that `walk` finds, or itself.
+
+    WstraceError where there is no such path.
+    """
+    if path.is_dir():
+        yield from walk(path, wrong)
+    elif path.exists():
+        yield str(path), named_kind(path)
+    else:
+        raise WstraceError(f"No such file or folder: {path}.", "Give folders with traces.")
+
+
 def look(path: str, kind: FileKind) -> FoundFile:
     """The file with its digest and its run."""
     size = mtime = 0

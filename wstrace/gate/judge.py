@@ -137,14 +137,15 @@ def _judge_run(run: AnalysedRun, policy: Policy, today: date) -> RunJudgement:
 def _behind(run: AnalysedRun, findings: Iterable[Judged]) -> Iterable[str]:
     """What a refusal that killed the server, and does not fail, keeps from being seen."""
     step = died_at(run.trace.processes)
-    if step is not None and any(judged.status == "accepted" for judged in findings):
+    if any(judged.status == "accepted" for judged in findings):
+        passes = "the baseline accepts"
+    elif any(map(_left_out, findings)):
+        passes = "--fail-on leaves out"
+    else:
+        return
+    if step is not None:
         yield (
-            f"the run died at step {step} of a refusal that the baseline accepts: sites behind "
-            "it were not seen (record with --on-growth grow)"
-        )
-    elif step is not None and any(map(_left_out, findings)):
-        yield (
-            f"the run died at step {step} of a refusal that --fail-on leaves out: sites behind "
+            f"the run died at step {step} of a refusal that {passes}: sites behind "
             "it were not seen (record with --on-growth grow)"
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from wstrace.errors import WstraceError
-from wstrace.fleet.found_files import kind_of, walk
+from wstrace.fleet.found_files import files_of, kind_of
 from wstrace.gather.ray_cluster import connected, nodes, on_node
 
 PIECE: Final = 8 << 20
@@ -71,12 +71,7 @@ class Folder:
 
     def files(self) -> Iterator[FarFile]:
         """In the order of names; WstraceError where there is no such folder."""
-        if not self.root.exists():
-            raise WstraceError(
-                f"No such file or folder: {self.root}.", "Give folders with traces."
-            )
-        paths = (p for p, _ in walk(self.root, self.wrong))
-        for path in paths if self.root.is_dir() else [str(self.root)]:
+        for path, _ in files_of(self.root, self.wrong):
             found = os.stat(path)
             yield FarFile(path, found.st_size, str(found.st_mtime_ns))
 

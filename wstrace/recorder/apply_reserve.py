@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from wstrace.errors import WstraceError, ended
+from wstrace.errors import WstraceError, with_stop
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import workspace
 from wstrace.recorder.vllm_state.config_limits import limits_now
@@ -117,7 +117,7 @@ def _refuse(live: Live, path: str, why: str) -> None:
         )
     )
     error = WstraceError(
-        ended(f"wstrace: reserve config {_name(path)} does not fit this engine: {why}"),
+        with_stop(f"wstrace: reserve config {_name(path)} does not fit this engine: {why}"),
         "Make a new one with `wstrace reserve TRACE`, or start with --reserve-policy skip "
         "(WSTRACE_RESERVE_POLICY=skip).",
     )

@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Console
 
 from wstrace.findings.analysed_run import AnalysedRun
-from wstrace.report.finding_text import REPLAYED, slot_text
+from wstrace.report.finding_text import OUTGREW, REPLAYED, slot_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.compare import compare
@@ -33,7 +33,7 @@ class Row:
 
 CHANGES: Final[dict[Outcome, str]] = {
     "escaped": "escaped",
-    "outgrew": "grew the arena, which nothing locked",
+    "outgrew": OUTGREW,
 }
 
 

@@ -7,12 +7,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from wstrace.bounds.bound import CallerWay
-from wstrace.errors import ended
+from wstrace.bounds.bound import Bound, CallerWay
+from wstrace.errors import with_stop
 from wstrace.findings.finding import UNNUMBERED, Finding, FromLog, Sibling
 from wstrace.report.pages import page_url
 from wstrace.report.safe import clean
-from wstrace.report.verdict import why
 from wstrace.runs.run import RunSite
 from wstrace.runs.worker import NAMED_BY, rank_name
 from wstrace.trace.records import Ranks, ScheduledRequest, Slot, Step
@@ -42,9 +41,22 @@ def slot_text(slot: Slot | None) -> str:
     return "" if slot is None or slot == Slot() else slot.text
 
 
-def rank_text(ranks: Ranks) -> str:
-    """`tp1` or `dp0 pp1 tp0`: only what tells ranks apart."""
-    return ranks_text([ranks])
+OUTGREW = "grew the arena, which nothing locked"
+"""A request that outgrew an arena in serving and is no escape."""
+
+
+def layers_text(finding: Finding) -> str:
+    """`layers.0.attn and 3 more`; empty where no layer is known."""
+    if not finding.layers:
+        return ""
+    more = f" and {len(finding.layers) - 1} more" if len(finding.layers) > 1 else ""
+    return clean(finding.layers[0]) + more
+
+
+def why(bound: Bound) -> str:
+    """`it grows with num_computed_tokens (at most max_model_len - 1)`."""
+    drivers = [f"{name} (at most {limit})" for name, limit in bound.drivers.items()]
+    return "it grows with " + " and ".join(drivers) if drivers else bound.why
 
 
 def ranks_text(ranks: Sequence[Ranks], world: Ranks | None = None) -> str:
@@ -108,10 +120,9 @@ def evidence(finding: Finding) -> list[str]:
 
 
 def _facts(finding: Finding) -> list[str]:
-    lines = [ended(finding.detail[:1].upper() + finding.detail[1:])]
-    if finding.layers:
-        more = f" and {len(finding.layers) - 1} more" if len(finding.layers) > 1 else ""
-        lines.append(f"layer: {clean(finding.layers[0])}{more}")
+    lines = [with_stop(finding.detail[:1].upper() + finding.detail[1:])]
+    if layers := layers_text(finding):
+        lines.append(f"layer: {layers}")
     if slot_text(finding.slot):
         lines.append(f"slot: {slot_text(finding.slot)}")
     if ranks := ranks_line(finding):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from wstrace.bounds.bound import Bound
-from wstrace.errors import ended, one_line
+from wstrace.errors import one_line, with_stop
 from wstrace.file_names import KEPT_RUN_FILES
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.codes import FORETOLD
 from wstrace.findings.ends import died_at, failed, start_died
 from wstrace.findings.finding import Finding
 from wstrace.findings.inconclusive import UNASKED, lost_engines, served_unlocked, size_unknown
+from wstrace.report.finding_text import layers_text, why
 from wstrace.report.safe import clean
 from wstrace.trace.records import Slot
 from wstrace.units import exact, human, plural
@@ -35,7 +35,7 @@ def sentence(run: AnalysedRun) -> str:
         joint = ": " if worst.code == "WS301" else " "
         return f"'{clean(caller)}'{joint}{worst.detail} ({worst.code})."
     if run.inconclusive:
-        return ended(f"Inconclusive: {run.inconclusive[0]}")
+        return with_stop(f"Inconclusive: {run.inconclusive[0]}")
     coming = next(
         (f for f in run.findings if f.code in FORETOLD and f.severity == "warning"), None
     )
@@ -59,7 +59,7 @@ def verdict_lines(run: AnalysedRun, folder: Path) -> list[str]:
     elif run.inconclusive[1:]:
         lines += [f"  also: {reason}" for reason in run.inconclusive[1:3]]
     if beyond := run.rests_on.beyond:
-        lines.append(ended(f"  {beyond[0].upper()}{beyond[1:]}"))
+        lines.append(with_stop(f"  {beyond[0].upper()}{beyond[1:]}"))
     commands = _next(run, folder)  # whole: cut short they would be other commands
     return [*(_fitted(line) for line in lines[: MAX_LINES - len(commands)]), *commands]
 
@@ -74,9 +74,8 @@ def _fitted(line: str) -> str:
 def _explain(finding: Finding) -> list[str]:
     bound = finding.bound
     lines = []
-    if finding.layers:
-        more = f" and {len(finding.layers) - 1} more" if len(finding.layers) > 1 else ""
-        lines.append(f"  layer: {clean(finding.layers[0])}{more}")
+    if layers := layers_text(finding):
+        lines.append(f"  layer: {layers}")
     if bound is not None and bound.drivers:
         lines.append(f"  why:   {why(bound)}")
     if bound is not None and bound.bytes is not None:
@@ -84,12 +83,6 @@ def _explain(finding: Finding) -> list[str]:
             f"  bound: {exact(bound.bytes)}, {bound.grade}: {bound.formula or bound.why}"
         )
     return lines
-
-
-def why(bound: Bound) -> str:
-    """`it grows with num_computed_tokens (at most max_model_len - 1)`."""
-    drivers = [f"{name} (at most {limit})" for name, limit in bound.drivers.items()]
-    return "it grows with " + " and ".join(drivers) if drivers else bound.why
 
 
 def _row(finding: Finding) -> str:

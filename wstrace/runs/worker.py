@@ -72,10 +72,14 @@ def rank_name(ranks: Ranks, world: Ranks | None) -> str:
     )
 
 
+def rank_label(ranks: Ranks, world: Ranks | None) -> str:
+    """As `rank_name`; `rank 0` where one rank is all there is."""
+    return rank_name(ranks, world) or f"rank {ranks.rank or 0}"
+
+
 def ranks_named(workers: Sequence[Worker]) -> str:
     """`tp0`, `tp0 and 6 more`; `rank 0` where one rank is all there is."""
-    first = workers[0]
-    name = rank_name(first.ranks, first.world) or f"rank {first.ranks.rank or 0}"
+    name = rank_label(workers[0].ranks, workers[0].world)
     return f"{name} and {len(workers) - 1} more" if len(workers) > 1 else name
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.commands import wstrace
 from tests.unit.report_html import runs
 from wstrace.cli.app import COMMANDS, main
-from wstrace.errors import ended
+from wstrace.errors import with_stop
 from wstrace.findings.codes import TITLES
 from wstrace.report import pages
 from wstrace.report.html import render
@@ -173,7 +173,7 @@ def test_help_loads_neither_rich_nor_what_only_a_command_needs() -> None:
 
 
 def test_a_sentence_ends_with_one_full_stop() -> None:
-    assert [ended(text) for text in ("no lock", "refused.", "is it?")] == [
+    assert [with_stop(text) for text in ("no lock", "refused.", "is it?")] == [
         "no lock.",
         "refused.",
         "is it?",

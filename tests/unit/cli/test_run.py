@@ -236,6 +236,14 @@ def test_a_traces_own_files_are_never_overwritten(tmp_path: Path) -> None:
     assert (folder / "run.json").read_bytes() == before
 
 
+def test_no_name_of_a_folder_reaches_the_terminal_raw(tmp_path: Path) -> None:
+    folder = str(tmp_path / "t\x1b]0;x")
+    code, _, err = run("-o", folder, "--", "rm", "-r", folder)
+    assert code == 0
+    assert "No such trace" in err
+    assert "\x1b" not in err
+
+
 def test_a_folder_that_is_no_trace_is_said(tmp_path: Path) -> None:
     done = wstrace("report", str(tmp_path))
     assert done.returncode == 2

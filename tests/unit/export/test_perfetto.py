@@ -57,6 +57,14 @@ def test_counters_slices_and_instants() -> None:
     assert {e["pid"] for e in events} == {4000, 4001}
 
 
+def test_a_process_is_called_as_its_rank_is_in_every_report() -> None:
+    """Only groups of several members tell ranks apart: tensor parallel 2, then one rank."""
+    for made, names in ((runs.crashed, ["tp0", "tp1"]), (runs.grown, ["rank 0"])):
+        named = [e for e in _events(render_perfetto(made())) if e["name"] == "process_name"]
+        told = sorted(e["args"]["name"] for e in named)
+        assert told == [f"vLLM workspace {name}" for name in names]
+
+
 def test_slices_follow_each_other_without_gap() -> None:
     slices = [e for e in _events(render_perfetto(runs.grown())) if e["ph"] == "X"]
     for before, after in pairwise(slices):

@@ -68,6 +68,19 @@ def test_grades(require: str, code: int, gate: Gate, tmp_path: Path) -> None:
     assert gate(traces.clean(tmp_path / "proved"))[0] == 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("--tolerance", "0.1"), ("--min-exercise", "reqs=0.5"), ("--tolerance", "1.5B")],
+)
+def test_a_fraction_is_no_number_of_bytes(
+    words: tuple[str, str], gate: Gate, tmp_path: Path
+) -> None:
+    """0.1 was 0 bytes: it asked for nothing, where a share was meant."""
+    code, text = gate(traces.clean(tmp_path / "t"), *words)
+    assert code == 2
+    assert "Not a number or a share" in text
+
+
 @pytest.mark.parametrize(("ranks", "code"), [(1, 0), (2, 3)])
 def test_required_ranks(ranks: int, code: int, gate: Gate, tmp_path: Path) -> None:
     _config(tmp_path, f"ranks = {ranks}")

@@ -72,7 +72,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Vllm:
     pytest.importorskip("torch")
     monkeypatch.setattr(checkup, "_vllm", lambda: checkup.Check("vLLM", "ok", "99.0"))
     monkeypatch.setattr(checkup, "plugin_check", lambda: checkup.Check("plugin", "ok", "there"))
-    monkeypatch.setattr(fit, "package_version", lambda *names: "99.0")
+    monkeypatch.setattr(fit, "installed_vllm", lambda: "99.0")
     return Vllm(monkeypatch)
 
 
@@ -181,7 +181,7 @@ def test_a_class_that_moved_is_told(
 def test_an_older_vllm_lacks_what_came_later(
     vllm: Vllm, doctor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit, "package_version", lambda *names: "0.13.0")
+    monkeypatch.setattr(fit, "installed_vllm", lambda: "0.13.0")
     manager = vllm.owners["vllm.v1.worker.workspace:WorkspaceManager"]
     del manager.unlock, manager.get_persistent_resource
     assert doctor()[0] == 0
@@ -192,7 +192,7 @@ def test_an_older_vllm_lacks_what_came_later(
 def test_without_vllm_there_is_one_line_about_it(
     doctor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkup, "package_version", lambda *names: None)
+    monkeypatch.setattr(checkup, "installed_vllm", lambda: None)
     monkeypatch.setattr(checkup, "find_spec", lambda name: None)
     code, text = doctor()
     assert code == 1
@@ -202,7 +202,7 @@ def test_without_vllm_there_is_one_line_about_it(
 
 
 def test_a_source_tree_on_the_path_is_a_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkup, "package_version", lambda *names: None)
+    monkeypatch.setattr(checkup, "installed_vllm", lambda: None)
     monkeypatch.setattr(checkup, "find_spec", lambda name: object())
     found = checkup._vllm()
     assert found.state == "warn"

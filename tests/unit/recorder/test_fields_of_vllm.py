@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.recorder.fields_of_vllm import FIELDS, LAST, Field
 from wstrace.recorder import vllm_state
-from wstrace.recorder.state.output import package_version
+from wstrace.versions import package_version
 from wstrace.vllm.limits import NUMBERS
 from wstrace.vllm.number import DP, TP
 

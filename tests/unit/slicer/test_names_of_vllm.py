@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from wstrace.recorder.state.output import package_version
 from wstrace.slicer import binding
+from wstrace.versions import package_version
 
 # Not in 0.32: one that no release read has, a function up to 0.18.1, a class up to 0.24.0.
 ELSEWHERE = {"max_decode_seq_len", "unified_mla_attention", "SparseMLAAttentionImpl"}

@@ -14,9 +14,9 @@ from tests.matrix.vllm_config import lacks, moved, stand_in
 from tests.unit.triage.generator import read
 from wstrace.expr.expression import parse
 from wstrace.known_sites.known import known_sites
-from wstrace.recorder.state.output import package_version
 from wstrace.recorder.vllm_state import config_limits
 from wstrace.recorder.vllm_state.config_limits import read_limits
+from wstrace.versions import package_version
 from wstrace.vllm.limits import LIMIT_NAMES, NUMBERS
 from wstrace.vllm.model_config import expert_parallel_size, names_of
 from wstrace.vllm.number import Number

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
+from wstrace.cli import outlet
 from wstrace.errors import FOUND, INCONCLUSIVE, WstraceError
 
 if TYPE_CHECKING:
@@ -87,8 +87,6 @@ def command(
 
     Reads the source alone: vLLM is not imported, no GPU and no network is used.
     """
-    from wstrace.cli import outlet
-
     output = _format(form, target)
     gc.disable()  # syntax trees live to the end: a look through them is a fifth of the time
     given = trees or []
@@ -195,10 +193,7 @@ def _compare(
         found = upgrade(old_audit, new_audit)
     unread = (*old_audit.unread, *new_audit.unread)
     if unread:
-        print(
-            f"not read, no Python of today: {', '.join(unread)}",
-            file=sys.stderr,
-        )
+        outlet.say(f"not read, no Python of today: {', '.join(unread)}")
     shown.append(upgraded.as_json(found) if output == "json" else upgraded.as_markdown(found))
     return True if found.unreserved else None if unread else False
 
@@ -260,6 +255,6 @@ def _suggested(vllm: str | None, download: bool, wanted: list[str], shown: list[
 
     with vllm_tree(vllm, download) as tree:
         made = suggest(reading(tree.root, tree.version), *wanted)
-    print(made.says, file=sys.stderr)
+    outlet.say(made.says)
     shown.append(made.patch)
     return False

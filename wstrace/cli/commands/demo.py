@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from wstrace.errors import FOUND, WstraceError, ended
+from wstrace.errors import FOUND, WstraceError, with_stop
 
 OUT = Annotated[
     Path | None, typer.Option("-o", "--output", help="Keep logs and traces in this folder.")
@@ -34,7 +34,7 @@ def command(output: OUT = None) -> None:
         failed = run_demo(folder, console)
     except WstraceError as error:  # a server that does not start: its log's end is the hint
         console.print(error.hint, highlight=False, markup=False)
-        raise WstraceError(ended(error.message), f"The logs are in {folder}.") from error
+        raise WstraceError(with_stop(error.message), f"The logs are in {folder}.") from error
     console.print(f"Logs, traces and reserve.yaml: {folder}", highlight=False, markup=False)
     if failed:
         console.print("[red]Not as expected:[/red] " + "; ".join(failed), highlight=False)

@@ -21,6 +21,7 @@ def command(traces: TRACES, fmt: FORMAT = "text") -> None:
 
     Example: wstrace diff before-upgrade/ after-upgrade/
     """
+    from wstrace.cli import outlet
     from wstrace.cli.reading import read_runs
     from wstrace.errors import WstraceError
     from wstrace.report import diff
@@ -29,7 +30,7 @@ def command(traces: TRACES, fmt: FORMAT = "text") -> None:
         raise WstraceError("Too many traces.", "Give one run, or two to compare.")
     runs = read_runs(traces)
     for note in (note for run in runs for note in run.trace.notes):
-        print(f"wstrace: {note}", file=sys.stderr)
+        outlet.say(f"wstrace: {note}")
     rows = diff.phase_rows(runs[0]) if len(runs) == 1 else diff.run_rows(runs[0], runs[1])
     if fmt == "json":
         sys.stdout.write(diff.as_json(rows, runs))

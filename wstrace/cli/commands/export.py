@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -57,7 +56,7 @@ def command(
         _write_bytes(analysed, output)
     else:
         outlet.write(_text(fmt, torch_trace)(analysed), output)
-    print(f"wstrace: {sentence(analysed)}", file=sys.stderr)  # a table has no room for it
+    outlet.say(f"wstrace: {sentence(analysed)}")  # a table has no room for it
 
 
 def _refuse_several(trace: Path) -> None:

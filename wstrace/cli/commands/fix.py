@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from wstrace.cli import outlet
 from wstrace.cli.usage import refuse_unknown_option
 from wstrace.errors import WstraceError, ended_by
 
@@ -92,7 +92,7 @@ def command(
         cmd,
         make_trace_folder(output),
         target,
-        _tell,
+        outlet.say,
         verify=not no_verify,
         max_minutes=max_minutes,
         max_seconds=max_seconds,
@@ -105,17 +105,13 @@ def command(
     raise typer.Exit(result.exit_code)
 
 
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 @contextmanager
 def _ended_by_signals(interrupt: Callable[[], None]) -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP end the server too, which has a group of its own; a second
     one while it ends kills it."""
 
     def leave(number: int, _: object) -> None:
-        _tell("wstrace: ending the server; the same command goes on from what was done.")
+        outlet.say("wstrace: ending the server; the same command goes on from what was done.")
         interrupt()
         raise SystemExit(ended_by(number))
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from wstrace.errors import WstraceError, one_line
+from wstrace.cli import outlet
+from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
     from wstrace.fleet.fleet import Fleet
@@ -122,7 +123,7 @@ def _brought(uris: list[str], cache: Path) -> list[Path]:
         if is_far(uri):
             done = gather([(uri, place_of(uri))], path, None, lambda name: None)
             for wrong in done.failed:
-                print(f"wstrace: not copied: {one_line(wrong)}", file=sys.stderr)
+                outlet.say(f"wstrace: not copied: {wrong}")
         paths.append(path)
     return paths
 
@@ -144,20 +145,18 @@ def _pages(name: str, output: Path | None, reports: str) -> str:
 
 
 def _write(fleet: Fleet, name: str, output: Path | None) -> None:
-    from wstrace.cli import outlet
-
     if name == "html":
         from wstrace.report.html.fleet_site import write_site
 
         assert output is not None
         index, *models = write_site(fleet, output)
-        print(f"Wrote {index} and {len(models)} pages of models.", file=sys.stderr)
+        outlet.say(f"Wrote {index} and {len(models)} pages of models.")
     elif name == "parquet":
         from wstrace.report.export.fleet_table import write_parquet
 
         assert output is not None
         write_parquet(fleet, output)
-        print(f"Wrote {output}.", file=sys.stderr)
+        outlet.say(f"Wrote {output}.")
     elif name == "json":
         from wstrace.report.fleet_json import render_json
 
@@ -167,7 +166,6 @@ def _write(fleet: Fleet, name: str, output: Path | None) -> None:
 
 
 def _text(fleet: Fleet, output: Path | None) -> None:
-    from wstrace.cli import outlet
     from wstrace.report.fleet_text import print_fleet, render_fleet
 
     if output is None and sys.stdout.isatty():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wstrace.cli import outlet
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _accept(
 
     accepted = accept(judgement, reason, until)
     write_output(format_baseline(accepted.values()), target)
-    typer.echo(f"wstrace: {plural(len(accepted), 'finding')} accepted in {target}", err=True)
+    outlet.say(f"wstrace: {plural(len(accepted), 'finding')} accepted in {target}")
     return replace(policy, baseline=accepted)
 
 
@@ -213,4 +214,4 @@ def _report(judgement: Judgement, targets: list[tuple[str, Path | None]]) -> Non
         if name == "github":
             append_summary(judgement)
     if not any(path is None and name in LINES for name, path in targets):
-        typer.echo(f"wstrace gate: {headline(judgement)}", err=True)
+        outlet.say(f"wstrace gate: {headline(judgement)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,6 +22,9 @@ SOURCES = Annotated[
 ]
 OUT = Annotated[Path, typer.Option("-o", "--output", help="Folder; each run gets one in it.")]
 RUN = Annotated[str | None, typer.Option("--run", help="Only this run (a prefix will do).")]
+
+CLEAR: Final = "\r\x1b[K"
+"""Takes away what stands on the terminal's line."""
 
 
 def command(sources: SOURCES, output: OUT, run: RUN = None) -> None:
@@ -48,22 +51,29 @@ def command(sources: SOURCES, output: OUT, run: RUN = None) -> None:
 
 def _told() -> Callable[[str], None]:
     """A line that follows the files on a terminal; nothing where nobody looks."""
+    from wstrace.errors import one_line
+
     if not sys.stderr.isatty():
         return lambda name: None
-    return lambda name: print(f"\r\x1b[K{name[:70]}", end="", file=sys.stderr, flush=True)
+    return lambda name: _show(one_line(name)[:70])
+
+
+def _show(text: str) -> None:
+    print(f"{CLEAR}{text}", end="", file=sys.stderr, flush=True)
 
 
 def _say(done: Gathered, folder: Path) -> None:
+    from wstrace.cli import outlet
     from wstrace.errors import WstraceError
     from wstrace.trace.cleaning import clean_text
     from wstrace.units import human, plural
 
     if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
+        _show("")
     for wrong in done.failed:
-        print(f"wstrace: not copied: {clean_text(wrong)}", file=sys.stderr)
+        outlet.say(f"wstrace: not copied: {clean_text(wrong)}")
     for told in done.words:
-        print(f"wstrace: {clean_text(told)}", file=sys.stderr)
+        outlet.say(f"wstrace: {clean_text(told)}")
     if not done.copied + done.known and not done.failed:
         raise WstraceError("No file of a trace was found there.", "Give folders with traces.")
     for run, count in done.runs.items():

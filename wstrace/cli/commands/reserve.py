@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -72,6 +71,7 @@ def command(
 
     Example: wstrace reserve wstrace-20260101-abc/ -o reserve.yaml
     """
+    from wstrace.cli import outlet
     from wstrace.cli.reading import read_runs
     from wstrace.cli.settings import integers, pairs
     from wstrace.files import write_output
@@ -92,7 +92,7 @@ def command(
     text = json.dumps(made.payload(), indent=2) if fmt == "json" else dumps(made.config)
     write_output(text, output, force=force)
     for line in [*_summary(made, output), *_doubts(analysed)]:
-        print(line, file=sys.stderr)
+        outlet.say(line)
 
 
 def _doubts(analysed: Sequence[AnalysedRun]) -> list[str]:
@@ -104,12 +104,12 @@ def _doubts(analysed: Sequence[AnalysedRun]) -> list[str]:
 
 def _summary(made: ReservePlan, output: Path | None) -> list[str]:
     """What a person wants to know before using the file."""
-    from wstrace.units import human
+    from wstrace.units import human, plural
 
     config = made.config
     slots = len(config.slots)
     size = config.slots[0].bytes if slots else 0
-    lines = [f"Reserve: {human(size)} in each of {slots} slot{'s' * (slots != 1)}."]
+    lines = [f"Reserve: {human(size)} in each of {plural(slots, 'slot')}."]
     cost = config.cost
     if cost.tokens is not None:
         lines.append(

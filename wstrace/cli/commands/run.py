@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from wstrace.cli import outlet
 from wstrace.cli.usage import refuse_unknown_option
 from wstrace.errors import WstraceError
 
@@ -137,7 +137,7 @@ def _after_the_command(
     try:
         recorded.finish(folder, started, code, living)
     except OSError as error:
-        _say(
+        outlet.say(
             f"wstrace: cannot write {RUN_FILE} in {folder}: {error.strerror or error}.\n"
             f"The trace does not say how the command ended; its exit code was {code}."
         )
@@ -150,19 +150,12 @@ def _left_behind(run: str) -> list[str]:
 
     living = recorded.left_behind(run)
     if living:
-        _say(
+        outlet.say(
             f"wstrace: the command ended, and of its processes these still live: "
             f"{', '.join(living[:8])}{' ...' if len(living) > 8 else ''}.\n"
             "What they record from now on is not in this verdict; end them if they hang."
         )
     return living
-
-
-def _say(text: str) -> None:
-    """To stderr, which may be closed or full by now."""
-    if sys.stderr is not None:
-        with suppress(OSError, ValueError):
-            print(text, file=sys.stderr, flush=True)
 
 
 def _check_reserve(reserve: Path | None, policy: str, largest: int | None) -> None:
@@ -223,20 +216,20 @@ def _conclude(folder: Path, run: str, quiet: bool, report: Path | None) -> None:
 
         analysed = load_run(folder, run)
         if not quiet:
-            _say("\n".join(verdict_lines(analysed, folder)))
+            outlet.say("\n".join(verdict_lines(analysed, folder)))
         if report is not None:
             from wstrace.report.choose import write_report
 
             write_report([analysed], report)
     except WstraceError as error:
-        _say(f"wstrace: {error.message}\n{error.hint}")
+        outlet.say(outlet.two_lines(error))
     except OSError as error:
-        _say(
+        outlet.say(
             f"wstrace: cannot read or write {error.filename or folder}: "
             f"{error.strerror or error}.\nSee `wstrace report {folder}`."
         )
     except Exception as error:  # the exit code stays the command's
-        _say(
+        outlet.say(
             f"wstrace: internal error: {type(error).__name__}: {error}\n"
             f"This is a bug: report what `wstrace --debug report {folder}` prints."
         )

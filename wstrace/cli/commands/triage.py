@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from wstrace.cli import outlet
 from wstrace.errors import INCONCLUSIVE, WstraceError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def command(
 
         write_output(dumps(plan_report(report).config), reserve)
         if str(reserve) != "-":
-            typer.echo(f"Wrote {reserve}: WSTRACE_RESERVE={reserve} vllm serve ...", err=True)
+            outlet.say(f"Wrote {reserve}: WSTRACE_RESERVE={reserve} vllm serve ...")
     write_output(_rendered(report, form, output), output)
     if report.only_relatives:
         raise typer.Exit(INCONCLUSIVE)

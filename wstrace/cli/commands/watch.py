@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wstrace.errors import WstraceError, ended, ended_by
+from wstrace.cli import outlet
+from wstrace.errors import WstraceError, ended_by, with_stop
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -76,7 +77,7 @@ def _serve(
         server.refresh()
         print(f"wstrace: metrics at port {server.port}, path /metrics", flush=True)
         for line in server.follow(every):
-            print(f"wstrace: {line}", file=sys.stderr, flush=True)
+            outlet.say(f"wstrace: {line}")
     except KeyboardInterrupt:
         raise typer.Exit(ended_by(signal.SIGINT)) from None
 
@@ -95,7 +96,7 @@ def _show(folder: Path, run: str | None, once: bool, interval: float) -> None:
             f"No such trace folder: {folder}.", "Give the folder that `wstrace run` named."
         )
     for doubt in find_run(folder, run)[1]:
-        print(f"wstrace: {ended(doubt)}", file=sys.stderr)
+        outlet.say(f"wstrace: {with_stop(doubt)}")
     watch = _Watch(folder, run)
     watch.read()
     console = Console(file=sys.stdout, highlight=False)
@@ -151,21 +152,21 @@ class _Watch:
 
         followed = self.tail.followed()
         try:
-            session = load_run(self.folder, followed)
+            run = load_run(self.folder, followed)
         except WstraceError:
             return
-        lines = [sentence(session)] if self.ended() else []
-        lines += [f"inconclusive: {reason}" for reason in session.inconclusive]
-        lines += [f"rests on: {line}" for line in session.rests_on.lines()]
+        lines = [sentence(run)] if self.ended() else []
+        lines += [f"inconclusive: {reason}" for reason in run.inconclusive]
+        lines += [f"rests on: {line}" for line in run.rests_on.lines()]
         print("\n".join(clean(line, MAX_LINE) for line in lines))
 
     def ended(self) -> bool:
         """True when run.json of the followed run has its end; without one, when all its workers
         wrote theirs."""
-        from wstrace.findings.ends import ended as has_ended
+        from wstrace.findings.ends import ended
 
         if self.meta is not None:
-            return has_ended(self.meta)
+            return ended(self.meta)
         workers = [p for p in self.state.of_run(self.tail.followed()) if p.worker is not None]
         return bool(workers) and all(worker.ended for worker in workers)
 

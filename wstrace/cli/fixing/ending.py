@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wstrace.cli.fixing.loop import GROWN, REPORT, RESERVE, VERIFIED, Result
-from wstrace.errors import ended
+from wstrace.errors import with_stop
 from wstrace.findings.finding import Finding
 from wstrace.report.ci.gate_lines import headline
 from wstrace.report.safe import clean, visible
@@ -45,11 +45,11 @@ def _result(result: Result) -> str:
         return _nothing_to_reserve(result)
     if result.verified is None:
         return "The reserve was written and not tried (--no-verify)."
-    told = ended(f"With the reserve: {headline(result.judgement)}")
+    told = with_stop(f"With the reserve: {headline(result.judgement)}")
     if result.exit_code == 0:
         return f"Fixed: the same requests were answered. {told}"
     how = "Not fixed" if result.exit_code == 1 else "Not shown to be fixed"
-    return f"{how}: {ended(result.verified.told)} {told}"
+    return f"{how}: {with_stop(result.verified.told)} {told}"
 
 
 def _nothing_to_reserve(result: Result) -> str:
@@ -58,7 +58,7 @@ def _nothing_to_reserve(result: Result) -> str:
     if any(not reservable(f) for f in to_mend(result.grown)):
         return f"No reserve helps against this: {sentence(result.grown)}"
     if result.judgement.exit_code == 0:
-        return f"No reserve written, and not all was asked: {ended(result.asked.told)}"
+        return f"No reserve written, and not all was asked: {with_stop(result.asked.told)}"
     return f"No reserve written. {sentence(result.grown)}"
 
 

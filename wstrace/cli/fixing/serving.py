@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from wstrace.cli import recorded
 from wstrace.cli.fixing.progress import Served
 from wstrace.cli.fixing.target import Target
-from wstrace.errors import INCONCLUSIVE, WstraceError, ended, shell_code
+from wstrace.errors import INCONCLUSIVE, WstraceError, shell_code, with_stop
 from wstrace.exercise.client import Client
 from wstrace.exercise.corners import FIXED, Corner, by_drivers, plan
 from wstrace.exercise.send import FIRST_ANSWER_SECONDS, Outcome, Sent, exercise
@@ -131,7 +131,7 @@ class Serving:
         if analysed.verdict() == "findings":
             return Served(run, why)
         because = _because(analysed) or last_error(engine.said())
-        told = ended(f"Before it was ready {why}" + (f": {because}" if because else ""))
+        told = with_stop(f"Before it was ready {why}" + (f": {because}" if because else ""))
         do = "Mend what stopped it; what it said is in"
         if not because and not analysed.workers:
             do = f"Is it a server at {self.target.url} (--url)? What it said is in"

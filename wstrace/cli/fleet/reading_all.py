@@ -12,8 +12,7 @@ import msgspec
 
 from wstrace.cli.fleet.engines import Engine
 from wstrace.cli.fleet.job import Job
-from wstrace.errors import WstraceError
-from wstrace.fleet.found_files import FileKind, named_kind, walk
+from wstrace.fleet.found_files import files_of
 from wstrace.fleet.source import RowSource
 from wstrace.fleet.store import Store
 from wstrace.fleet.summary import RunSummary
@@ -38,7 +37,7 @@ def scan(paths: Sequence[Path], store: Store, job: Job, engine: Engine) -> Scann
     with _progress() as tell:
         for path in paths:
             before = done.files
-            for _ in store.take(_files(path, done.wrong)):
+            for _ in store.take(files_of(path, done.wrong)):
                 done.files += 1
                 tell("Looking", done.files, None)
             if done.files == before:
@@ -48,15 +47,6 @@ def scan(paths: Sequence[Path], store: Store, job: Job, engine: Engine) -> Scann
             store.add(summary)
             tell("Reading", number, total)
     return done
-
-
-def _files(path: Path, wrong: list[str]) -> Iterator[tuple[str, FileKind]]:
-    if path.is_dir():
-        yield from walk(path, wrong)
-    elif path.exists():
-        yield str(path), named_kind(path)
-    else:
-        raise WstraceError(f"No such file or folder: {path}.", "Give folders with traces.")
 
 
 def _rows(store: Store, job: Job, engine: Engine, done: Scanned) -> Iterator[RunSummary]:

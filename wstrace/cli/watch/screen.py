@@ -14,7 +14,7 @@ from wstrace.cli.watch.state import ProcessState, RunState, SlotState
 from wstrace.findings.ends import ended
 from wstrace.trace.reader import RunFile
 from wstrace.trace.records import Slot
-from wstrace.units import human
+from wstrace.units import human, plural
 
 MOST_ROWS: Final = 40
 
@@ -37,7 +37,7 @@ def picture(
     parts.append(_table(workers))
     others = len(processes) - len(workers)
     if others:
-        parts.append(Text(f"{others} other process{'es' * (others > 1)}", style="dim"))
+        parts.append(Text(plural(others, "other process", "other processes"), style="dim"))
     latest = state.news(0, run)[-events:] if events else []
     parts += [_event(text) for text in latest]
     return Group(*parts)

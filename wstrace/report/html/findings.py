@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wstrace.errors import ended
+from wstrace.errors import with_stop
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
 from wstrace.known_sites import known
@@ -67,7 +67,7 @@ def _card(finding: Finding, number: int | None, worker: Worker | None) -> Card:
         severity=finding.severity,
         title=finding.title,
         where=clean(finding.caller or (finding.where if finding.log else finding.site)),
-        detail=ended(clean(finding.detail[:1].upper() + finding.detail[1:], 600)),
+        detail=with_stop(clean(finding.detail[:1].upper() + finding.detail[1:], 600)),
         advice=clean(finding.advice, 600),
         facts=tuple((name, value) for name, value in _facts(finding) if value),
         statements=tuple(clean(s, 300) for s in finding.statements[:4]),

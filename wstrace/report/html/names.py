@@ -10,9 +10,8 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from wstrace.report.finding_text import rank_text
 from wstrace.report.safe import LONGEST, clean, elide, visible
-from wstrace.runs.worker import rank_name
+from wstrace.runs.worker import rank_label
 from wstrace.trace.records import Ranks
 from wstrace.trace.redact import redact_argv
 
@@ -43,11 +42,6 @@ def unbroken(text: str) -> str:
 def figure_text(text: str, longest: int = LONGEST) -> str:
     """`clean` text for a plotly label: no tag and no entity of it is read as markup."""
     return html.escape(clean(text, longest), quote=False)
-
-
-def rank_label(ranks: Ranks, world: Ranks | None = None) -> str:
-    """`tp3`, `dp0 pp1`: the groups that have several members; `rank 0` where none has."""
-    return rank_name(ranks, world) or rank_text(ranks)
 
 
 def rank_names(ranks: Iterable[Ranks], world: Ranks | None = None, most: int = 6) -> str:

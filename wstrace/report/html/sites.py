@@ -8,7 +8,14 @@ from typing import Final
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
-from wstrace.report.finding_text import MAX_WAYS, REPLAYED, slot_text, step_text, way_text
+from wstrace.report.finding_text import (
+    MAX_WAYS,
+    OUTGREW,
+    REPLAYED,
+    slot_text,
+    step_text,
+    way_text,
+)
 from wstrace.report.html.names import clean, rank_label
 from wstrace.runs.lock_epochs import Outcome
 from wstrace.runs.run import RunSite
@@ -20,7 +27,7 @@ MOST_BARS: Final = 24
 MOST_ORIGINS: Final = 60
 _WORDS: Final[dict[Outcome, str]] = {
     "escaped": "escaped",
-    "outgrew": "grew the arena, which nothing locked",
+    "outgrew": OUTGREW,
     "latent": "latent escape",
     "warmed": "warmed",
     "before": "warmed",

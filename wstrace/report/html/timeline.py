@@ -29,7 +29,7 @@ from wstrace.trace.records import (
     ReserveEvent,
     Slot,
 )
-from wstrace.units import human
+from wstrace.units import human, plural
 
 Kind = Literal["warm-up", "serving", "escape", "refused", "growth", "reserve"]
 KINDS: Final[dict[Outcome, Kind]] = {
@@ -255,7 +255,7 @@ def _mark(timeline: Timeline, stretch: _Stretch, band: Band, count: int) -> None
         timeline.marks.append(Mark(_at(band, before / count if count else 0.5), text))
     if stretch.captures:
         at = stretch.captures[-1]
-        graphs = f"{len(stretch.captures)} graph{'s' * (len(stretch.captures) > 1)} captured"
+        graphs = f"{plural(len(stretch.captures), 'graph')} captured"
         timeline.marks.append(Mark(_at(band, at / count if count else 0.5), graphs))
     for _, event in stretch.reserves:
         text = f"reserve {event.event}"
