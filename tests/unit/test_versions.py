@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from wstrace import versions
 from wstrace.versions import release_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The span that the numbers below were worked out for, whatever is checked by now."""
+    monkeypatch.setattr(versions, "CHECKED_FROM", "0.13.0")
+    monkeypatch.setattr(versions, "CHECKED_WITH", "0.33.0")
+
+
+def test_what_people_read_of_the_span_is_the_span() -> None:
+    """`0.13 to 0.33` in the README and in docs/; a known site may be of other releases."""
+    spans = []
+    pages = {ROOT / "README.md", *(ROOT / "docs").rglob("*.md")}
+    for page in pages - {ROOT / "docs" / "known-sites.md"}:
+        told = re.findall(r"\b0\.13(?:\.0)? to (0\.\d+)", page.read_text())
+        spans += [(page.name, newest) for newest in told]
+    assert ("README.md", newest := ".".join(versions.CHECKED_WITH.split(".")[:2])) in spans
+    assert {span for span in spans if span[1] != newest} == set()
 
 
 @pytest.mark.parametrize(
@@ -35,6 +59,7 @@ def test_a_version_text_names_a_release_or_none(
     assert (release.numbers, release.early) == (numbers, early)
 
 
+@pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize("text", ["0.1.dev12345", "nonsense", None, "0.34.0", "1.0.0"])
 def test_what_is_newer_than_the_checked_ones_has_all_and_says_so(text: str | None) -> None:
     release = release_of(text)
@@ -44,11 +69,13 @@ def test_what_is_newer_than_the_checked_ones_has_all_and_says_so(text: str | Non
     assert "0.33.0" in release.taken_for
 
 
+@pytest.mark.usefixtures("checked")
 @pytest.mark.parametrize("text", ["0.13.0", "0.13", "0.33.2", "0.33.0+cu130", "0.23.1rc1.dev7"])
 def test_a_checked_release_is_taken_for_itself(text: str) -> None:
     assert (release_of(text).checked, release_of(text).taken_for) == (True, "")
 
 
+@pytest.mark.usefixtures("checked")
 def test_an_older_release_is_taken_for_the_oldest() -> None:
     assert release_of("0.12.0").taken_for.endswith("(0.13.0 to 0.33.0): taken for 0.13.0")
     assert not release_of("0.12.9").has("0.13.0")

@@ -9,7 +9,15 @@ from typing import get_args
 
 import pytest
 
-from wstrace.findings.codes import CODES, ESCAPES, REFUSED_ELSEWHERE, Code, Severity
+from wstrace.findings.codes import (
+    CODES,
+    ESCAPES,
+    FORETOLD,
+    OUTGROWN,
+    REFUSED_ELSEWHERE,
+    Code,
+    Severity,
+)
 from wstrace.gate.selection import parse_selection
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,6 +97,8 @@ def test_what_is_an_escape_and_what_a_reserve_cannot_cure() -> None:
     """As docs/gate.md and the pages of these codes say."""
     assert {"WS101", "WS102", "WS104", "WS105", "WS106"} == ESCAPES
     assert {"WS105", "WS106"} == REFUSED_ELSEWHERE
+    assert {"WS101", "WS102", "WS104"} == OUTGROWN
+    assert {"WS103", "WS107"} == FORETOLD
     assert parse_selection("escapes").codes == ESCAPES
 
 

@@ -113,6 +113,10 @@ def _numbered(lines: Sequence[str]) -> list[str]:
     return [f"{number:6}\t{line}" for number, line in enumerate(lines, 98)]
 
 
+def _grepped(lines: Sequence[str]) -> list[str]:
+    return [f"logs/serve.log:{number}:{line}" for number, line in enumerate(lines, 98)]
+
+
 def _journal_bytes(lines: Sequence[str]) -> list[str]:
     return [
         json.dumps({"_HOSTNAME": "gpu01", "MESSAGE": list(line.encode())}) for line in lines
@@ -137,6 +141,8 @@ def _html(lines: Sequence[str]) -> list[str]:
     return ['<pre><code class="language-text">', *escaped, "</code></pre>"]
 
 
+LAUNCHERS = ("torchrun", "mpirun", "srun")
+"""Formats that name rank 3."""
 FORMATS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "plain": list,
     "quoted": _each("> {}"),
@@ -160,6 +166,13 @@ FORMATS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "html": _html,
     "rich box": _rich_box,
     "exception group": _each("  | {}"),
+}
+# Forms of whole lines: what the mutations do to a text would be taken for another text here.
+WHOLE_LINES: dict[str, Callable[[Sequence[str]], list[str]]] = FORMATS | {
+    "mpirun": _each("[1,3]<stderr>:{}"),
+    "srun": _each("3: {}"),
+    "grep": _grepped,
+    "tail": lambda lines: ["==> logs/serve.log <==", *lines],
 }
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.unit.triage.generator import (
     FORMATS,
+    LAUNCHERS,
+    WHOLE_LINES,
     Failure,
     expected,
     facts,
@@ -15,21 +19,44 @@ from tests.unit.triage.generator import (
     wrapped,
 )
 from wstrace.trace.records import Ranks
+from wstrace.triage.ingest import prefixes
 
 FAILURE = Failure()
 LABEL = "Worker_TP1_EP1 pid=101"
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", WHOLE_LINES)
 @pytest.mark.parametrize("prefix", ["vllm", "none"])
 def test_whole_lines(form: str, prefix: str) -> None:
     lines = FAILURE.traceback()
     if prefix == "vllm":
         lines = log_lines(lines, LABEL)
-    found = read("\n".join(FORMATS[form](lines)))
+    found = read("\n".join(WHOLE_LINES[form](lines)))
     assert facts(found) == {expected(FAILURE)}
-    launched = (Ranks(rank=3),) if form == "torchrun" else ()
+    launched = (Ranks(rank=3),) if form in LAUNCHERS else ()
     assert found.findings[0].ranks == ((Ranks(tp=1, ep=1),) if prefix == "vllm" else launched)
+
+
+def named_by_a_prefix() -> dict[str, re.Pattern[str]]:
+    """The expressions of collectors' prefixes: those that say whose a line is, and a few."""
+    found = {n: p for n, p in vars(prefixes).items() if isinstance(p, re.Pattern)}
+    others = ("_CRI", "_NUMBERED", "_QUOTE", "_ANSI")
+    return {
+        n: p for n, p in found.items() if p.groupindex.keys() & {"key", "rank"} or n in others
+    }
+
+
+def test_every_prefix_of_a_collector_has_its_form() -> None:
+    lines = [
+        line
+        for name, form in WHOLE_LINES.items()
+        if name != "plain"
+        for line in form(log_lines(FAILURE.traceback(), LABEL))
+    ]
+    known = named_by_a_prefix()
+    assert len(known) >= 11
+    missing = [n for n, p in known.items() if not any(p.search(line) for line in lines)]
+    assert missing == [], "no form of generator.py has it"
 
 
 @pytest.mark.parametrize("width", [20, 33, 47, 80, 120])

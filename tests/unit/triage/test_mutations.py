@@ -62,7 +62,7 @@ def test_rewrapped_and_dressed(
     assert facts(read(text)) == {expected(failure)}
 
 
-@pytest.mark.parametrize("cuts", [[41], [42], [43, 45], [41, 42, 50]])
+@pytest.mark.parametrize("cuts", [[41], [42], [43, 45], [41, 42, 50], [47, 49], [47, 49, 53]])
 def test_a_prefix_without_a_mark_inside_the_caller(cuts: list[int]) -> None:
     """stern's pod and container are two bare words; the wrap is in the file's name."""
     failure = Failure(file="a00.py", line=1, function="aaa", required=1.01, current=0.0)

@@ -99,15 +99,19 @@ def _repaired(squeezed: Squeezed, stream: str) -> list[Found]:
     """Complete refusals that appear when an unknown prefix is taken off, else nothing."""
     if not repair.worth_trying(squeezed.text):
         return []
-    shorter = join(repair.without_shared_prefix(squeezed.lines))
-    if shorter.text == squeezed.text:
-        return []
-    found = refusals_of(shorter, stream, tracebacks.frames_of(shorter))
-    return [
-        (squeezed.starts[shorter.index(position)], fact)
-        for position, fact in found
-        if _is_complete(fact)
-    ]
+    for lines in repair.without_shared_prefix(squeezed.lines):
+        shorter = join(lines)
+        if shorter.text == squeezed.text:
+            return []
+        found = refusals_of(shorter, stream, tracebacks.frames_of(shorter))
+        whole = [
+            (squeezed.starts[shorter.index(position)], fact)
+            for position, fact in found
+            if _is_complete(fact)
+        ]
+        if whole:
+            return whole
+    return []
 
 
 def _debug_lines(squeezed: Squeezed, stream: str) -> Iterator[Found]:

@@ -12,7 +12,7 @@ from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from wstrace.triage.ingest.prefixes import Line
 
@@ -35,15 +35,30 @@ def shared_prefixes(lines: Sequence[Line]) -> list[str]:
     return [_shared(one.text, other.text) for one, other in pairwise(lines)]
 
 
-def without_shared_prefix(lines: Sequence[Line]) -> list[Line]:
-    """Each line without the beginning that it shares with a neighbour."""
-    shared = shared_prefixes(lines)
-    before = ["", *shared]
-    after = [*shared, ""]
-    return [
-        replace(line, text=line.text[len(max(one, other, key=len)) :])
-        for line, one, other in zip(lines, before, after, strict=True)
-    ]
+def without_shared_prefix(lines: Sequence[Line]) -> Iterator[list[Line]]:
+    """Each line without the beginning that it shares: with all its neighbours, then with one.
+
+    Two wrapped lines may go on alike behind their prefix; and neighbours may have prefixes
+    that begin alike.
+    """
+    shared = [len(prefix) for prefix in shared_prefixes(lines)]
+    pairs = zip([0, *shared], [*shared, 0], strict=True)
+    for lengths in (_of_all(shared), [max(pair) for pair in pairs]):
+        yield [
+            replace(line, text=line.text[length:])
+            for line, length in zip(lines, lengths, strict=True)
+        ]
+
+
+def _of_all(shared: Sequence[int]) -> Iterator[int]:
+    """For each line the least that lines in a row share; a row ends where one shares nothing
+    with the next."""
+    row: list[int] = []
+    for length in (*shared, 0):
+        row.append(length)
+        if length == 0:
+            yield from [min(row[:-1], default=0)] * len(row)
+            row.clear()
 
 
 def _shared(one: str, other: str) -> str:
