@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from wstrace.recorder.hooks.requests import wrap_ensure
+from wstrace.recorder.hooks.native import wrap_seen
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
 from wstrace.trace.records import Ordering
@@ -26,7 +26,7 @@ class WorkspaceManager:
     def __init__(self, live: Live) -> None:
         self._current_workspaces = [torch.empty(1 << 20, dtype=torch.uint8, device="cuda")]
         self._locked = True
-        self.ensure = wrap_ensure(live)(lambda manager, size: manager._current_workspaces[0])
+        self.ensure = wrap_seen(live)(lambda manager, size: manager._current_workspaces[0])
 
     def get_simultaneous(self, size: int) -> Any:
         return self.ensure(self, size)

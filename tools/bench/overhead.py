@@ -1,6 +1,6 @@
 """What the recorder adds to one get_simultaneous call of vLLM's real manager, and to a step.
 
-    scripts/bench overhead [--pairs 400] [--calls 100] [--write]
+    scripts/bench overhead [--pairs 200] [--calls 100] [--write]
 
 Needs vLLM, no GPU: the
 tensors are on the CPU. A pair is a block of calls with the hooks and a block without, in
@@ -8,8 +8,11 @@ alternating order, so that a throttled machine slows both, and times are CPU tim
 thread, so that a busy one does not count. In the row `off/off` both sides run without the
 hooks: its ratio is the noise. Steps are timed one by one, after work that takes the
 processor's caches away (`wstrace.testbed.step_cost`). --write puts the results into
-docs/overhead.md and README.md. The same calls under a no-op sys.setprofile, cProfile and
-viztracer stand below; the last line is all of it as JSON.
+docs/overhead.md and README.md. All is measured twice: the column "again" has the second run's
+ratio, and the last sentence says where it is outside the first one's middle half. The same
+calls under a no-op sys.setprofile, cProfile and viztracer stand below, then those with the
+look-up in C (scripts/bench builds it where there is a compiler); the last line is all of it
+as JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -38,16 +41,20 @@ from typing import Any
 from tools import ROOT
 from tools.docs.page import between
 from wstrace.recorder.hooks.manager import hook_manager
+from wstrace.recorder.hooks.native import wrap_seen
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.toggle import detached
+from wstrace.recorder.wrapping import MARK
 from wstrace.testbed.step_cost import step_cost
 
 BEGIN, END = "<!-- made by scripts/bench overhead -->", "<!-- end -->"
 BEGIN_PEERS = "<!-- peers, made by scripts/bench overhead -->"
 DEBUG = "VLLM_DEBUG_WORKSPACE=1"  # vLLM 0.32.0 reads it at each growth, lock and unlock
+BEGIN_C = "<!-- in C, made by scripts/bench overhead -->"
 BEGIN_STEPS = "<!-- steps, made by scripts/bench overhead -->"
 WARM_CALLS = 20
+C_ROUNDS = 3  # for each pair elsewhere: what is measured is small
 ADDED_US, ADDED_SHARE, LESS = 0.7, 0.08, 20
 TIMES_LESS = ("cProfile", "viztracer")
 Block = Callable[[int], float]
@@ -62,6 +69,7 @@ class Row:
     name: str
     off: Sequence[float]
     on: Sequence[float]
+    again: Row | None = None
 
     @property
     def ratios(self) -> list[float]:
@@ -70,6 +78,12 @@ class Row:
     @property
     def added(self) -> list[float]:
         return [on - off for on, off in zip(self.on, self.off, strict=True)]
+
+    @property
+    def within(self) -> bool:
+        """Whether the second run's ratio lies in the middle half of the first one's."""
+        low, _, high = quantiles(self.ratios, n=4)
+        return self.again is None or low <= median(self.again.ratios) <= high
 
     def cells(self) -> list[str]:
         low, _, high = quantiles(self.ratios, n=4)
@@ -80,7 +94,28 @@ class Row:
             f"{median(self.added):+.2f}",
             f"{median(self.ratios):.3f}",
             f"{low:.3f} to {high:.3f}",
+            *([] if self.again is None else [f"{median(self.again.ratios):.3f}"]),
         ]
+
+
+def twice(first: Sequence[Row], second: Sequence[Row]) -> list[Row]:
+    """The rows of a run, each with its row of the second one."""
+    return [replace(row, again=again) for row, again in zip(first, second, strict=True)]
+
+
+def agreed(names: Sequence[str], outside: Sequence[str]) -> str:
+    """Where a second run, right after the first, gave other medians than the first's spread."""
+    if not outside:
+        return f" A second run's medians are within the first's middle half, all {len(names)}."
+    return (
+        f" Of {len(names)} medians of a second run these are outside the first's middle half: "
+        f"{', '.join(outside)}."
+    )
+
+
+def agreement(rows: Sequence[Row]) -> str:
+    """`agreed` for rows."""
+    return agreed([row.name for row in rows], [row.name for row in rows if not row.within])
 
 
 def block(manager: Any, specs: Sequence[Any]) -> Block:
@@ -171,6 +206,7 @@ def line(rows: Sequence[Row], pairs: int, calls: int, bench: str = "overhead") -
             "without_us": round(median(row.off), 3),
             "added_us": round(median(row.added), 3),
             "ratio": round(median(row.ratios), 4),
+            **({} if row.again is None else {"again": round(median(row.again.ratios), 4)}),
         }
         for row in rows
     }
@@ -202,7 +238,9 @@ def filled(module: Any, num_ubatches: int) -> Any:
     return manager
 
 
-def measure(live: Live, module: Any, pairs: int, calls: int) -> tuple[list[Row], list[float]]:
+def measure(
+    live: Live, module: Any, pairs: int, calls: int, sizes: range
+) -> tuple[list[Row], list[float]]:
     import torch
 
     spec = ((64, 128), torch.float16)
@@ -213,7 +251,7 @@ def measure(live: Live, module: Any, pairs: int, calls: int) -> tuple[list[Row],
         paired(off, f"{n} buffer{'s' * (n > 1)}", block(one, [spec] * n), pairs, calls)
         for n in (1, 2, 3)
     ]
-    firsts = novel(one, range(4, 804, 4))
+    firsts = novel(one, sizes)
     two = filled(module, num_ubatches=2)
     rows.append(paired(off, "2 buffers, 2 slots", block(two, [spec] * 2), pairs, calls))
     run = block(two, [spec] * 2)
@@ -234,13 +272,64 @@ def decode_step(requests: int) -> Any:
 
 
 def step_table(pairs: int) -> str:
-    rows = ["| requests in the step | added, us | middle half |", "| --- | --- | --- |"]
-    for requests in (1, 8, 64, 256):
-        added = step_cost([decode_step(requests)], pairs)
-        low, middle, high = quantiles(added, n=4)
-        rows.append(f"| {requests} | {middle:+.0f} | {low:.0f} to {high:.0f} |")
-    rows += ["", f"{pairs} pairs of single steps; {machine()}"]
+    head = ["requests in the step", "added, us", "middle half", "again"]
+    rows = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head))]
+    sizes, outside = (1, 8, 64, 256), []
+    for requests in sizes:
+        low, middle, high = quantiles(step_cost([decode_step(requests)], pairs), n=4)
+        again = median(step_cost([decode_step(requests)], pairs))
+        rows.append(f"| {requests} | {middle:+.0f} | {low:.0f} to {high:.0f} | {again:+.0f} |")
+        outside += [] if low <= again <= high else [str(requests)]
+    names = [str(requests) for requests in sizes]
+    rows += ["", f"{pairs} pairs of single steps.{agreed(names, outside)}", "", machine()]
     return "\n".join(rows)
+
+
+def in_c(live: Live, module: Any, pairs: int, calls: int) -> list[Row]:
+    """A seen request with its look-up in Python and in C, and without, in turn."""
+    second = Live(replace(live.settings, native=True))
+    second.manager = live.manager
+    owner = module.WorkspaceManager
+    python = owner._ensure_workspace_size
+    native = wrap_seen(second)(getattr(python, MARK))
+    if second.counters.table is None:
+        return []
+    import torch
+
+    rows = []
+    for slots in (1, 2):
+        name = f"{slots} buffer{'s, 2 slots' * (slots > 1)}"
+        run = block(filled(module, slots), [((64, 128), torch.float16)] * slots)
+        sides: dict[str, list[float]] = {"": [], "Python": [], "C": []}
+        for number in range(C_ROUNDS * pairs):
+            order = list(sides)
+            for side in order[number % 3 :] + order[: number % 3]:
+                with detached(live):
+                    owner._ensure_workspace_size = {"Python": python, "C": native}.get(
+                        side, getattr(python, MARK)
+                    )
+                    sides[side].append(run(calls))
+                    owner._ensure_workspace_size = getattr(python, MARK)
+        rows += [Row(f"{name}, {side}", sides[""], sides[side]) for side in ("Python", "C")]
+    second.output.writer.close()
+    return rows
+
+
+def c_table(rows: Sequence[Row], others: Sequence[Row], options: argparse.Namespace) -> str:
+    """Python and C side by side, and what is left of the targets."""
+    added = {row.name: median(row.added) for row in rows}
+    slots = [name.rpartition(", ")[0] for name in added if name.endswith(", C")]
+    shares = [
+        f"{added[f'{name}, C'] / added[f'{name}, Python']:.2f} ({name})" for name in slots
+    ]
+    less = [
+        f"{median(row.added) / added['1 buffer, C']:.1f} times less than {row.name}, target "
+        f"{LESS}: {_met(median(row.added) / added['1 buffer, C'] >= LESS)}"
+        for row in others
+        if row.name in TIMES_LESS
+    ]
+    more = f" Added in C over added in Python: {', '.join(shares)}. In C: {'; '.join(less)}."
+    return table(rows, C_ROUNDS * options.pairs, options.calls, more)
 
 
 def beside_table(others: Sequence[Row], options: argparse.Namespace) -> str:
@@ -274,15 +363,19 @@ def cpu_name() -> str:
     return f"{named[0]}, {len(named)} cores" if named else platform.machine()
 
 
-def first_requests(firsts: Sequence[float]) -> str:
+def first_requests(firsts: Sequence[float], again: Sequence[float]) -> str:
     return (
         f" First request of a new size: median {median(firsts):.2f} ms, nine of ten under "
-        f"{quantiles(firsts, n=10)[-1]:.2f} ms ({len(firsts)} sizes)."
+        f"{quantiles(firsts, n=10)[-1]:.2f} ms ({len(firsts)} sizes; again {median(again):.2f} "
+        "ms)."
     )
 
 
 def table(rows: Sequence[Row], pairs: int, calls: int, more: str = "") -> str:
     head = ["request", "without, us", "with, us", "added, us", "ratio", "middle half"]
+    if rows[0].again is not None:
+        head.append("again")
+        more += agreement(rows)
     lines = [head, ["---"] * len(head), *(row.cells() for row in rows)]
     return "\n".join(
         [
@@ -324,33 +417,45 @@ def write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What the recorder adds to one call.")
-    parser.add_argument("--pairs", type=int, default=400)
+    parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--calls", type=int, default=100)
     parser.add_argument("--write", action="store_true", help="Put it into README.md and docs/.")
     options = parser.parse_args()
     module = importlib.import_module("vllm.v1.worker.workspace")
+    pairs, calls = options.pairs, options.calls
     with tempfile.TemporaryDirectory() as folder:
-        live = Live(Settings(directory=folder, run="bench"))
+        live = Live(Settings(directory=folder, run="bench", native=False))
         hook_manager(live, module)
-        rows, firsts = measure(live, module, options.pairs, options.calls)
-        one = block(
-            filled(module, num_ubatches=1),
-            [((64, 128), importlib.import_module("torch").float16)],
-        )
-        others = peers(live, one, options.pairs, options.calls)
-        off = partial(detached, live)  # the recorder, in the rounds of its peers
-        others.insert(0, paired(off, "wstrace", one, options.pairs, options.calls))
-    text = table(rows, options.pairs, options.calls, first_requests(firsts))
-    steps = step_table(options.pairs)
-    print(f"{text}\n\n{steps}\n\n{beside_table(others, options)}")
-    print(line([*rows, *others], options.pairs, options.calls))
+        runs = [seen_and_beside(live, module, pairs, calls, at) for at in (4, 804)]
+    rows, others, natives = (twice(*both) for both in list(zip(*runs, strict=True))[:3])
+    firsts = runs[0][3]
+    steps = step_table(pairs)
+    blocks = {
+        BEGIN: table(rows, pairs, calls, first_requests(firsts, runs[1][3])),
+        BEGIN_STEPS: steps,
+        BEGIN_PEERS: beside_table(others, options),
+        **({BEGIN_C: c_table(natives, others, options)} if natives else {}),
+    }
+    print("\n\n".join(blocks.values()))
+    print(line([*rows, *others, *natives], pairs, calls))
     if options.write:
-        write(ROOT / "docs" / "overhead.md", f"\n{text}\n")
-        write(ROOT / "docs" / "overhead.md", f"\n{steps}\n", BEGIN_STEPS)
-        write(
-            ROOT / "docs" / "overhead.md", f"\n{beside_table(others, options)}\n", BEGIN_PEERS
-        )
+        for begin, text in blocks.items():
+            write(ROOT / "docs" / "overhead.md", f"\n{text}\n", begin)
         write(ROOT / "README.md", f"\n{sentence(rows, firsts, steps)}\n")
+
+
+def seen_and_beside(
+    live: Live, module: Any, pairs: int, calls: int, smallest: int
+) -> tuple[list[Row], list[Row], list[Row], list[float]]:
+    """One run: the recorder's rows, its peers', Python's and C's, and the first requests."""
+    sizes = range(smallest, smallest + 800, 4)
+    rows, firsts = measure(live, module, pairs, calls, sizes)
+    spec = ((64, 128), importlib.import_module("torch").float16)
+    one = block(filled(module, num_ubatches=1), [spec])
+    others = peers(live, one, pairs, calls)
+    off = partial(detached, live)  # the recorder, in the rounds of its peers
+    others.insert(0, paired(off, "wstrace", one, pairs, calls))
+    return rows, others, in_c(live, module, pairs, calls), firsts
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ class Bench:
         """Requests that the recorder has counted so far."""
         live = self.live
         folded = sum(tally.calls for tally in live.counters.tallies.values())
-        return folded + sum(entry.calls for entry in live.counters.hot.values())
+        return folded + sum(entry.calls for entry in live.counters.entries())
 
     def records(self) -> int:
         """Request, growth and failure records in the trace file so far."""

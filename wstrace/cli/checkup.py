@@ -43,6 +43,7 @@ def run_all(folder: Path) -> Iterator[Check]:
     yield vllm
     if vllm.state != "bad":
         yield from _hooks()
+        yield _look_up()
     yield folder_check(folder)
     yield from _lost_here(folder)
 
@@ -101,6 +102,20 @@ def _hooks() -> Iterator[Check]:
         yield from (_misfit(found) for found in wrong)
         if not wrong:
             yield Check(place.name, "ok", f"{_methods(len(place.hooks))} as known")
+
+
+def _look_up() -> Check:
+    """Whether seen requests would be looked up in C, and why not."""
+    from wstrace.recorder.hooks.native import NotUsedError, extension
+    from wstrace.recorder.settings import read_settings
+
+    if not read_settings().native:
+        return Check("seen requests", "ok", "looked up in Python (WSTRACE_NATIVE)")
+    try:
+        module = extension()
+    except NotUsedError as why:
+        return Check("seen requests", "ok", f"looked up in Python ({why})")
+    return Check("seen requests", "ok", f"looked up in C (wstrace-native {module.__version__})")
 
 
 def _methods(count: int) -> str:

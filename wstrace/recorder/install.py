@@ -178,6 +178,7 @@ def _after_init_device(live: Live, wrapper: Any) -> None:
             limits=live.worker.limits,
             runner=f"{runner.__module__}.{runner.__qualname__}",
             digest=model_digest(live.worker.limits),
+            native=live.counters.table is not None,
         )
     )
 

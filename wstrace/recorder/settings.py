@@ -46,7 +46,8 @@ class Settings:
     a locked arena may grow in production, by at most `guard_max` bytes on a rank (None: what
     is free, less a margin).
     `guard_file` is where its counters are written, if anywhere. `warn_at`: the share of an
-    arena from which a site is near its limit (None: nobody asks). `not_understood`: settings
+    arena from which a site is near its limit (None: nobody asks). `native`: the
+    look-up in C where it is installed. `not_understood`: settings
     that were given and are not used, in words.
     """
 
@@ -62,6 +63,7 @@ class Settings:
     guard_max: int | None = None
     guard_file: str | None = None
     warn_at: float | None = None
+    native: bool = True
     not_understood: tuple[str, ...] = ()
 
     @property
@@ -109,9 +111,9 @@ class _Asked:
         found = self.read(name, lambda text: text if text in allowed else None, f"not {names}")
         return found or allowed[0]
 
-    def switch(self, name: str) -> bool:
+    def switch(self, name: str, default: str = "") -> bool:
         """On for all but nothing and the words of OFF."""
-        return self.text(name).strip().lower() not in OFF
+        return self.text(name, default).strip().lower() not in OFF
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -134,6 +136,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         guard_max=asked.read("GUARD_MAX", _size, no_size),
         guard_file=asked.text("GUARD_FILE") or None,
         warn_at=asked.read("WARN_AT", share_of, "no share: write it as 0.9 or 90%"),
+        native=asked.switch("NATIVE", "1"),
         not_understood=tuple(asked.wrong),
     )
 

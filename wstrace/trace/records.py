@@ -86,7 +86,7 @@ class WorkerInit(Record, tag="worker", kw_only=True, gc=False):
     """Written in init_device by every worker: ranks, group sizes and the config's limits.
 
     `limits` are the names that reserve formulas and bounds may use; a later `limits`
-    record replaces the values it names.
+    record replaces the values it names. `native`: seen requests are looked up in C.
     """
 
     ranks: Ranks
@@ -94,6 +94,7 @@ class WorkerInit(Record, tag="worker", kw_only=True, gc=False):
     limits: dict[str, Limit]
     runner: str = ""
     digest: str = ""
+    native: bool = False
 
 
 class Limits(Record, tag="limits", kw_only=True, gc=False):

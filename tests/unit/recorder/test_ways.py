@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.ways import bound_site
-from wstrace.recorder.hooks.requests import wrap_ensure
+from wstrace.recorder.hooks.native import wrap_seen
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
 from wstrace.trace.records import Request
@@ -91,7 +91,7 @@ class WorkspaceManager:
     def __init__(self, live: Live) -> None:
         self._current_workspaces = [torch.empty(1 << 20, dtype=torch.uint8)]
         self._locked = True
-        self.ensure = wrap_ensure(live)(lambda manager, size: manager._current_workspaces[0])
+        self.ensure = wrap_seen(live)(lambda manager, size: manager._current_workspaces[0])
 
     def get_simultaneous(self, *shapes_and_dtypes: Any) -> None:
         sizes = [torch.Size(s).numel() * d.itemsize for s, d in shapes_and_dtypes]

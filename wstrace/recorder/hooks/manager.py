@@ -8,9 +8,10 @@ from types import ModuleType
 from typing import Any, Literal
 
 from wstrace.recorder.guard import guarded
+from wstrace.recorder.hooks.native import wrap_seen
 from wstrace.recorder.hooks.persistent import wrap_persistent
 from wstrace.recorder.hooks.production import wrap_guard
-from wstrace.recorder.hooks.requests import pose_as, wrap_ensure
+from wstrace.recorder.hooks.requests import pose_as
 from wstrace.recorder.hooks.views import wrap_views
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import workspace
@@ -50,7 +51,7 @@ def _requests(live: Live) -> dict[str, Maker]:
     """The wrappers on the hot path: none where only a reserve is applied."""
     if not live.settings.records and not live.settings.guard:
         return {}
-    ensure = wrap_ensure(live) if live.settings.records else wrap_guard(live)
+    ensure = wrap_seen(live) if live.settings.records else wrap_guard(live)
     return {"_ensure_workspace_size": ensure, "get_persistent_resource": wrap_persistent(live)}
 
 

@@ -57,12 +57,17 @@ def pose_as(function: Callable[..., Any], qualname: str) -> None:
     function.__code__ = function.__code__.replace(co_qualname=qualname)
 
 
-def wrap_ensure(live: Live) -> Callable[[Ensure], Ensure]:
-    """The maker of the hot wrapper, for `Hooks.wrap`."""
+def depth_of_caller(live: Live) -> int:
+    """Frames from a wrapper of `_ensure_workspace_size` up to who asked the manager."""
+    return 3 if live.hooks.is_set(VIEWS.label) else 2
+
+
+def wrap_ensure(live: Live, below: int = 0) -> Callable[[Ensure], Ensure]:
+    """The maker of the hot wrapper, for `Hooks.wrap`; `below`: wrappers around it."""
     from torch.compiler import is_compiling, is_dynamo_compiling
 
     getframe, hot, manager = sys._getframe, live.counters.hot, live.manager
-    depth = 3 if live.hooks.is_set(VIEWS.label) else 2
+    depth = depth_of_caller(live) + below
 
     def make(original: Ensure) -> Ensure:
         def _ensure_workspace_size(self: Any, required_bytes: int) -> Any:

@@ -39,7 +39,7 @@ class WorkerState:
         return changed
 
 
-@dataclass
+@dataclass(slots=True)
 class ManagerState:
     """The manager that answers, None where there is none, and what its class is like.
 

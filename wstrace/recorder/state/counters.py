@@ -10,13 +10,29 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wstrace.recorder.state.steps import StepTracker
 from wstrace.trace.records import Count, Counts, Phase, Slot
 
 if TYPE_CHECKING:
     from wstrace.slicer.live.way import Check, Way
+
+
+class Table(Protocol):
+    """What the look-up in C finds entries in: those of `hot` whose key has plain integers."""
+
+    def put(
+        self, code: CodeType, place: int, size: int, slot: int | None, entry: Entry, /
+    ) -> None:
+        """Find `entry` from now on."""
+
+    def settle(self) -> None:
+        """Add the calls that were counted to the entries."""
+
+    def clear(self) -> None:
+        """Settle, and find nothing."""
+
 
 COUNTS_EVERY_NS = 1_000_000_000
 HotKey = tuple[Any, ...]
@@ -99,12 +115,14 @@ class Tally:
 class Counters:
     """Calls of this process, by key and way while hot, by (site, slot, phase) after.
 
-    `lock` is held on the novel path: one request at a time becomes known.
+    `lock` is held on the novel path: one request at a time becomes known. `table` finds the
+    same entries as `hot`, None where the look-up is Python's.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.hot: dict[HotKey, Entry] = {}
+        self.table: Table | None = None
         self.tallies: dict[tuple[int, Slot, Phase], Tally] = {}
         self.flushed_at = 0
         self._ways: dict[HotKey, list[Way]] = {}
@@ -121,6 +139,9 @@ class Counters:
         self._codes[key[0]] = code
         entry.other = self.hot.get(key)
         self.hot[key] = entry
+        if self.table is not None:
+            _, place, size, slot = key
+            self.table.put(code, place, size, slot, entry)
         self._other_ways += entry.other is not None
 
     def holds(self) -> int:
@@ -134,6 +155,8 @@ class Counters:
     def entries(self) -> list[Entry]:
         """The entries of all keys, one for each way."""
         found: list[Entry] = []
+        if self.table is not None:
+            self.table.settle()
         for first in list(self.hot.values()):
             entry: Entry | None = first
             while entry is not None:
@@ -148,8 +171,7 @@ class Counters:
         """
         with self.lock:
             entries = self.entries()
-            self.hot.clear()
-            self._other_ways = 0
+            self._drop()
         for entry in entries:
             self._fold(entry)
         self._phase = phase
@@ -157,10 +179,15 @@ class Counters:
     def forked(self) -> None:
         """This process is a forked child: it counts for itself, and no other thread lives."""
         self.lock = threading.RLock()
-        self.hot.clear()
-        self._other_ways = 0
+        self._drop()
         self.tallies.clear()
         self._ways.clear()
+
+    def _drop(self) -> None:
+        self.hot.clear()
+        self._other_ways = 0
+        if self.table is not None:
+            self.table.clear()
 
     def tally(self, site: int, slot: Slot, phase: Phase) -> Tally:
         """The tally of a site and slot in a phase."""
