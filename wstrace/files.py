@@ -75,6 +75,17 @@ def _to_stdout(text: str | bytes) -> None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder and those above it. Raises WstraceError where that cannot be done."""
+    try:
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise WstraceError(
+            f"Cannot make the folder {folder}: {error.strerror}.",
+            "Give one that can be written with -o.",
+        ) from error
+
+
 def user_cache() -> Path:
     """Where the user's own cache of wstrace is; nothing is made.
 

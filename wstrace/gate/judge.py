@@ -17,7 +17,7 @@ from wstrace.findings.analysed_run import AnalysedRun, Verdict
 from wstrace.findings.ends import died_at
 from wstrace.findings.finding import Finding
 from wstrace.gate.baseline import Baseline, Entry, entry_for
-from wstrace.gate.limits import Limits, Violation, missing_ranks, unmatched, violations
+from wstrace.gate.limits import Limits, Violation, too_few_ranks, unmatched, violations
 from wstrace.gate.place import Place, place_of, size_of
 from wstrace.gate.selection import Selection
 from wstrace.runs.exercised import Minimum, Reach, reach_of, shortfalls
@@ -127,7 +127,7 @@ def _judge_run(run: AnalysedRun, policy: Policy, today: date) -> RunJudgement:
         reasons=(
             *run.inconclusive,
             *_behind(run, findings),
-            *missing_ranks(run, policy.limits),
+            *too_few_ranks(run, policy.limits),
             *shortfalls(reach, policy.minimum),
         ),
         reach=reach,

@@ -91,9 +91,9 @@ def largest_arenas(ranks: list[Worker]) -> dict[Slot, int]:
 
 
 def _requests(run: AnalysedRun, globs: dict[str, int]) -> Iterator[Violation]:
-    for site, summaries in _by_site(run):
+    for site, slots in _by_site(run):
         found = _first(globs, site)
-        size = max(s.largest for s in summaries)
+        size = max(s.largest for s in slots)
         if found is not None and size > found[1]:
             glob, limit = found
             detail = f"asked {exact(size)}, {exact(limit)} allowed for {glob!r}"
@@ -103,22 +103,22 @@ def _requests(run: AnalysedRun, globs: dict[str, int]) -> Iterator[Violation]:
 def _grades(run: AnalysedRun, require: Grade | None) -> Iterator[Violation]:
     if require is None:
         return
-    for site, summaries in _by_site(run):
-        bound = max((s.bound for s in summaries), key=lambda b: GRADES.index(b.grade))
+    for site, slots in _by_site(run):
+        bound = max((s.bound for s in slots), key=lambda b: GRADES.index(b.grade))
         if GRADES.index(bound.grade) > GRADES.index(require):
             detail = f"its bound ({human(bound.bytes)}) is {bound.grade}, {require} required"
             yield Violation("limit/grade", detail, site, None, bound.bytes)
 
 
 def _by_site(run: AnalysedRun) -> list[tuple[str, list[RunSite]]]:
-    """The summaries of each site, all slots together."""
+    """Each site with its use in every slot."""
     grouped: dict[str, list[RunSite]] = {}
-    for summary in run.sites:
-        grouped.setdefault(str(summary.key), []).append(summary)
+    for site in run.sites:
+        grouped.setdefault(str(site.key), []).append(site)
     return list(grouped.items())
 
 
-def missing_ranks(run: AnalysedRun, limits: Limits) -> list[str]:
+def too_few_ranks(run: AnalysedRun, limits: Limits) -> list[str]:
     """A reason to be inconclusive where fewer workers than required left a trace."""
     if limits.ranks is None or len(run.workers) >= limits.ranks:
         return []
@@ -127,7 +127,7 @@ def missing_ranks(run: AnalysedRun, limits: Limits) -> list[str]:
 
 def unmatched(runs: list[AnalysedRun], limits: Limits) -> list[str]:
     """Site globs that no site of any run matches: most likely a typing mistake."""
-    names = {str(summary.key) for run in runs for summary in run.sites}
+    names = {str(site.key) for run in runs for site in run.sites}
     return [
         f"the limit for {glob!r} matches no site of this run"
         for glob in limits.sites

@@ -123,24 +123,24 @@ def _complete(ranks: Sequence[Worker], limits: Mapping[str, int]) -> dict[str, i
     return given
 
 
-def site_bounds(summaries: Sequence[RunSite]) -> list[SiteBound]:
+def site_bounds(sites: Sequence[RunSite]) -> list[SiteBound]:
     """One SiteBound a site: the largest bound and request over its slots and ranks."""
     grouped: dict[str, list[RunSite]] = {}
-    for summary in summaries:
-        grouped.setdefault(str(summary.key), []).append(summary)
+    for site in sites:
+        grouped.setdefault(str(site.key), []).append(site)
     return [_site_bound(group) for group in grouped.values()]
 
 
 def _site_bound(group: Sequence[RunSite]) -> SiteBound:
     worst = max(group, key=lambda s: s.bound.bytes or 0)
-    asks = [ask for summary in group for _, use in summary.uses for ask in use.asks]
+    asks = [ask for site in group for _, use in site.uses for ask in use.asks]
     return SiteBound(
         file=worst.key.file,
         function=worst.key.function,
         bound=worst.bound,
         asks_max=max(s.largest for s in group),
         p99=p99(asks),
-        slots=tuple(sorted({summary.slot for summary in group})),
+        slots=tuple(sorted({site.slot for site in group})),
         by_rank=_by_rank(worst),
     )
 

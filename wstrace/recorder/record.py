@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wstrace.errors import WstraceError
+from wstrace.files import make_folder
 from wstrace.recorder.settings import GrowthPolicy, ReservePolicy
 
 
@@ -25,13 +26,7 @@ def make_trace_folder(path: Path) -> Path:
     """
     if path.is_symlink():
         raise WstraceError(f"{path} is a symbolic link.", "Give a real folder with -o.")
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise WstraceError(
-            f"Cannot make the trace folder {path}: {error.strerror}.",
-            "Give a folder that can be written with -o.",
-        ) from error
+    make_folder(path, 0o700)
     if not os.access(path, os.W_OK | os.X_OK):
         raise WstraceError(
             f"The trace folder {path} cannot be written.", "Give another one with -o."

@@ -77,7 +77,7 @@ class Reach:
 
 def reach_of(run: Run) -> Reach:
     """What the requests of a run reached."""
-    sites = tuple(_site(summary) for summary in run.sites)
+    sites = tuple(_site(site) for site in run.sites)
     reached = sum(site.in_serving for site in sites)
     return Reach(
         (*_scheduled(run.workers), Measure("sites", "sites reached", reached, len(sites))),
@@ -123,14 +123,14 @@ def _limit(ranks: list[Worker], name: str) -> int | None:
     return max((v for v in values if isinstance(v, int)), default=None)
 
 
-def _site(summary: RunSite) -> SiteReach:
+def _site(site: RunSite) -> SiteReach:
     return SiteReach(
-        site=str(summary.key),
-        grade=summary.bound.grade,
-        most=summary.largest,
-        bound=summary.bound.bytes,
-        in_serving=summary.served,
-        captured=summary.captured,
+        site=str(site.key),
+        grade=site.bound.grade,
+        most=site.largest,
+        bound=site.bound.bytes,
+        in_serving=site.served,
+        captured=site.captured,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from wstrace.errors import FOUND, WstraceError, with_stop
+from wstrace.files import make_folder
 
 OUT = Annotated[
     Path | None, typer.Option("-o", "--output", help="Keep logs and traces in this folder.")
@@ -28,7 +29,7 @@ def command(output: OUT = None) -> None:
 
     require_engine()
     folder = output or Path(tempfile.mkdtemp(prefix="wstrace-demo-"))
-    _make(folder)
+    make_folder(folder)
     console = Console(file=sys.stdout)
     try:
         failed = run_demo(folder, console)
@@ -39,12 +40,3 @@ def command(output: OUT = None) -> None:
     if failed:
         console.print("[red]Not as expected:[/red] " + "; ".join(failed), highlight=False)
         sys.exit(FOUND)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WstraceError(
-            f"Cannot use the folder {folder}: {error.strerror}.", "Name another one with -o."
-        ) from error

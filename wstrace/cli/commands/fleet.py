@@ -130,17 +130,13 @@ def _brought(uris: list[str], cache: Path) -> list[Path]:
 
 def _pages(name: str, output: Path | None, reports: str) -> str:
     """The folder of the runs' reports, made; empty where none are wanted."""
+    from wstrace.files import make_folder
     from wstrace.report.html.fleet_site import RUNS
 
     if name != "html" or output is None or reports == "none":
         return ""
     folder = output.absolute() / RUNS
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WstraceError(
-            f"Cannot make {folder}: {error.strerror}.", "Give a folder that can be written."
-        ) from error
+    make_folder(folder)
     return str(folder)
 
 

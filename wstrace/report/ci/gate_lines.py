@@ -57,9 +57,9 @@ def line_of(run: RunJudgement, finding: Finding) -> int:
         return finding.log.line or 0
     lines = (
         use.line
-        for summary in run.analysed.sites
-        if str(summary.key) == finding.site
-        for _, use in summary.uses
+        for site in run.analysed.sites
+        if str(site.key) == finding.site
+        for _, use in site.uses
     )
     return max(lines, default=0)
 

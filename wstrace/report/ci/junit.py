@@ -75,8 +75,8 @@ def _sites(run: RunJudgement) -> Iterable[ET.Element]:
     """A case for every site and slot, then one for each finding that has no site."""
     judged = [j for j in run.findings if j.finding.severity != "inconclusive"]
     places: dict[tuple[str, str, str], list[Judged]] = {}
-    for summary in run.analysed.sites:
-        places[summary.key.file, summary.key.function, slot_kind(summary.slot)] = []
+    for site in run.analysed.sites:
+        places[site.key.file, site.key.function, slot_kind(site.slot)] = []
     for one in judged:
         finding = one.finding
         name = finding.function or f"{finding.code} {finding.title}"
