@@ -24,16 +24,22 @@ def read_runs(
     *,
     allow_unlocked: bool = False,
     logs: bool = False,
+    whole: bool = False,
 ) -> list[AnalysedRun]:
     """The analysed traces; with `logs`, files of text too, each a run of its own.
+
+    `whole`: for what lists each request (`AnalysedRun.whole`), which is then read once.
 
     Raises WstraceError (exit 2) for what cannot be read.
     """
     from wstrace.runs.run import refuse_no_trace
 
     if logs and any(map(is_log, paths)):
-        return [log_run(path) if is_log(path) else read_runs([path], run)[0] for path in paths]
-    analysed = _read(paths, run, allow_unlocked)
+        return [
+            log_run(path) if is_log(path) else read_runs([path], run, whole=whole)[0]
+            for path in paths
+        ]
+    analysed = _read(paths, run, allow_unlocked, whole)
     for one in analysed:
         refuse_no_trace(one.trace)
         for doubt in one.trace.doubts:
@@ -41,12 +47,14 @@ def read_runs(
     return analysed
 
 
-def _read(paths: Sequence[Path], run: str | None, allow_unlocked: bool) -> list[AnalysedRun]:
+def _read(
+    paths: Sequence[Path], run: str | None, allow_unlocked: bool, whole: bool
+) -> list[AnalysedRun]:
     from wstrace.findings.analysed_run import load_run
 
     total = sum(_size(path) for path in paths)
     if total < WORTH_A_BAR or not sys.stderr.isatty():
-        return [load_run(p, run, allow_unlocked=allow_unlocked) for p in paths]
+        return [load_run(p, run, allow_unlocked=allow_unlocked, whole=whole) for p in paths]
     from rich.console import Console
     from rich.progress import Progress
 
@@ -58,6 +66,7 @@ def _read(paths: Sequence[Path], run: str | None, allow_unlocked: bool) -> list[
                 run,
                 allow_unlocked=allow_unlocked,
                 progress=lambda size: progress.advance(task, size),
+                whole=whole,
             )
             for p in paths
         ]

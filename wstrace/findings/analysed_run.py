@@ -49,6 +49,20 @@ class AnalysedRun:
         return self.run.sites
 
     @cached_property
+    def whole(self) -> AnalysedRun:
+        """The run with each recorded request on its own: itself, but for a large trace, of
+        which those that are alike are kept once. That one is read again.
+
+        Raises WstraceError (exit 2) where its files are gone.
+        """
+        trace = self.trace
+        if not any(process.collapsed for process in trace.processes):
+            return self
+        processes = [process.whole() for process in trace.processes]
+        whole = replace(trace, processes=processes)
+        return AnalysedRun(run_of(whole), self.allow_unlocked, self.notes)
+
+    @cached_property
     def findings(self) -> list[Finding]:
         """All findings, merged over ranks, the worst first."""
         found: list[Finding] = []
@@ -122,6 +136,11 @@ def load_run(
     *,
     allow_unlocked: bool = False,
     progress: Progress | None = None,
+    whole: bool = False,
 ) -> AnalysedRun:
-    """Read and analyse a trace folder or file. Raises WstraceError as `load` does."""
-    return analyse(load(path, run, progress), allow_unlocked=allow_unlocked)
+    """Read and analyse a trace folder or file, `whole` with each request on its own.
+
+    Raises WstraceError as `load` does.
+    """
+    trace = load(path, run, progress, whole=whole)
+    return analyse(trace, allow_unlocked=allow_unlocked)

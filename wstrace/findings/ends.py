@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, get_args
 
 from wstrace.errors import one_line
+from wstrace.runs.lock_epochs import Seen
 from wstrace.runs.worker import Worker
 from wstrace.trace.reader import ProcessTrace, Trace
-from wstrace.trace.records import Counts, Failure, Phase, PhaseChange, Record, Request
+from wstrace.trace.records import Failure, Phase, PhaseChange
 from wstrace.trace.run_file import RunFile
 from wstrace.units import plural
 
@@ -213,7 +214,6 @@ def _stopped_early(workers: Sequence[Worker], names: Names) -> Iterator[str]:
     Only of one engine (a data-parallel rank) and without a refusal, which tells its own end.
     """
     grown = _grown_up(workers)
-    steps = {id(worker): list(_steps(worker)) for worker in grown}
     for worker in grown:
         if worker.ended or worker.process.cut or worker.failures:
             continue
@@ -224,7 +224,7 @@ def _stopped_early(workers: Sequence[Worker], names: Names) -> Iterator[str]:
         reached = max(map(_last_phase, peers), default=last)
         if last < reached:
             yield f"{name} ends in {ORDER[last]}, where its peers went on to {ORDER[reached]}"
-        elif not worker.shut_down and (told := _behind(worker, peers, steps)):
+        elif not worker.shut_down and (told := _behind(worker, peers)):
             yield f"{name} ends {told}"
 
 
@@ -234,22 +234,19 @@ def _last_phase(worker: Worker) -> int:
     return ORDER.index(last) if last in ORDER else ORDER.index("serving")
 
 
-Steps = dict[int, list[tuple[int, int]]]
-"""`_steps` of each worker, by its id: each is held against all others, hundreds of them."""
-
-
-def _behind(worker: Worker, peers: Sequence[Worker], steps: Steps) -> str:
+def _behind(worker: Worker, peers: Sequence[Worker]) -> str:
     """How much earlier than its peers' a worker's records stop; empty where they do not."""
     early = max((_lag(worker, peer, peer.process.last_ns) for peer in peers), default=0)
     if early > MUCH_EARLIER:
         return f"{early / 1e9:,.0f} s before its peers"
-    step = max((number for number, _ in steps[id(worker)]), default=0)
+    step = max(worker.process.totals.furthest, 0)
     for peer in peers:
-        further = [(number, ns) for number, ns in steps[id(peer)] if number > step]
-        went_on = any(_lag(worker, peer, ns) > UNWRITTEN for _, ns in further)
-        if further and (went_on or _asked_on(peer, worker, step)):
-            reached = max(number for number, _ in further)
-            return f"at step {step:,}, where its peers went on to step {reached:,}"
+        reached = peer.process.totals
+        if reached.furthest <= step:
+            continue
+        went_on = _lag(worker, peer, reached.furthest_ns) > UNWRITTEN
+        if went_on or _asked_on(peer, worker, step):
+            return f"at step {step:,}, where its peers went on to step {reached.furthest:,}"
     return ""
 
 
@@ -264,29 +261,13 @@ def _asked_on(peer: Worker, worker: Worker, step: int) -> bool:
     for where, use in peer.sites.items():
         own = worker.sites.get(where)
         known = {ask.bytes for ask in own.after} if own else set()
-        if known and any(_new(ask, step, known) for ask in use.after):
+        if known and any(_new(seen, step, known) for seen in use.of_epoch):
             return True
     return False
 
 
-def _new(ask: Request, step: int, known: set[int]) -> bool:
-    return ask.step is not None and ask.step.index > step and ask.bytes not in known
-
-
-def _steps(worker: Worker) -> Iterator[tuple[int, int]]:
-    """(step, ns) of each record that names the step it was written in."""
-    for record in worker.process.records:
-        number = _step_of(record)
-        if number is not None:
-            yield number, record.ns
-
-
-def _step_of(record: Record) -> int | None:
-    if isinstance(record, Counts):
-        return record.step
-    if isinstance(record, Request):
-        return record.step.index if record.step else None
-    return None
+def _new(seen: Seen, step: int, known: set[int]) -> bool:
+    return seen.last_step > step and seen.bytes not in known
 
 
 def _lag(worker: Worker, other: Worker, ns: int) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from wstrace.findings.finding import Finding
 from wstrace.runs.run import BoundOf
-from wstrace.runs.worker import Worker
+from wstrace.runs.worker import Worker, whole_worker
 from wstrace.trace.records import (
     Capture,
     Counts,
@@ -193,10 +193,13 @@ def _not_looked_at(worker: Worker, looked_at: set[Slot]) -> Iterator[Finding]:
     told = set(looked_at)
     streams: dict[Slot, set[int]] = {}
     for (_, slot), use in worker.sites.items():
-        streams.setdefault(slot, set()).update(ask.stream for ask in use.asks)
+        streams.setdefault(slot, set()).update(ask.stream for ask in use.asks if _tells(ask))
+    several = {slot for slot, found in streams.items() if len(found) > 1} - told
+    if several:
+        worker = whole_worker(worker)  # from here on the step of each request counts
     for (key, slot), use in worker.sites.items():
-        for ask in use.asks if len(streams[slot]) > 1 else ():
-            if ask.step is None or ask.step.kind != "real" or ask.capturing or slot in told:
+        for ask in use.asks if slot in several else ():
+            if not _tells(ask) or ask.step is None or slot in told:
                 continue
             first = seen.setdefault((slot, ask.step.index), ask)
             if first.stream != ask.stream:
@@ -216,6 +219,10 @@ def _not_looked_at(worker: Worker, looked_at: set[Slot]) -> Iterator[Finding]:
                     phase=ask.phase,
                     step=ask.step,
                 )
+
+
+def _tells(ask: Request) -> bool:
+    return ask.step is not None and ask.step.kind == "real" and not ask.capturing
 
 
 def order_notes(workers: Sequence[Worker]) -> list[str]:

@@ -115,7 +115,7 @@ def _process(process: ProcessTrace, names: ends.Names) -> Process:
     return Process(
         name=ends.name_of(process, names),
         worker=id(process) in names,
-        records=len(process.records),
+        records=process.totals.records,
         seconds=max(0, process.last_ns - process.header.ns) / 1e9,
         phase=phases[-1] if phases else "",
         end=_end(process),

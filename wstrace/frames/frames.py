@@ -87,7 +87,7 @@ def request_rows(run: AnalysedRun) -> Iterator[Row]:
 
 def _requests(run: AnalysedRun) -> Iterator[tuple[Worker, Request, int]]:
     """Each recorded request with its worker and its time since 1970 in ns."""
-    for worker in run.workers:
+    for worker in run.whole.workers:
         offset = worker.header.wall_offset
         for record in worker.process.records:
             if isinstance(record, Request):
@@ -168,7 +168,7 @@ def _site_row(site: RunSite) -> Row:
         "formula": site.bound.formula,
         "escaped": site.outcome == "escaped",
         "calls": site.calls,
-        "requests": sum(len(use.seen) for _, use in site.uses),
+        "requests": sum(use.recorded for _, use in site.uses),
         "ranks": len(site.ranks),
         "layers": len(site.layers),
         "replayed": site.replayed,

@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from wstrace.trace.collapsing import Repeats
 from wstrace.trace.records import Growth, Lock, Phase, PhaseChange, Record, Request, Slot
 
 Where = tuple[Hashable, Slot]
@@ -47,13 +48,27 @@ class Epoch:
 class Seen(msgspec.Struct, frozen=True, gc=False):
     """A request and what it was. `epoch` counts from 1; one "before" is before its epoch.
 
-    `arena`: bytes of its slot when that epoch began (so far, where it has not).
+    `arena`: bytes of its slot when that epoch began (so far, where it has not). `repeats`:
+    where the request stands for several that were alike.
     """
 
     request: Request
     epoch: int
     outcome: Outcome
     arena: int
+    repeats: Repeats | None = None
+
+    @property
+    def times(self) -> int:
+        """How many requests it stands for."""
+        return self.repeats.times if self.repeats else 1
+
+    @property
+    def last_step(self) -> int:
+        """The highest step of them, -1 where none has one."""
+        if self.repeats:
+            return self.repeats.last_step
+        return self.request.step.index if self.request.step else -1
 
     @property
     def bytes(self) -> int:
@@ -82,7 +97,7 @@ class LockEpochs:
             if isinstance(record, Growth):
                 self.arenas[record.slot] = record.after
 
-    def see(self, site: Hashable, request: Request) -> Seen:
+    def see(self, site: Hashable, request: Request, repeats: Repeats | None = None) -> Seen:
         """What a request of `site` was; it makes room for those after it."""
         self._serve(request.phase)
         where = site, request.slot
@@ -92,7 +107,7 @@ class LockEpochs:
         arena = arenas.get(request.slot, 0)
         outcome = "before" if epoch is None else _outcome(request, arena, epoch.before, where)
         self._largest[where] = max(request.bytes, self._largest.get(where, 0))
-        return Seen(request, number, outcome, arena)
+        return Seen(request, number, outcome, arena, repeats)
 
     def _serve(self, phase: Phase) -> None:
         """Serving that nothing locked is an epoch too."""

@@ -14,6 +14,7 @@ import msgspec
 
 from wstrace.runs.lock_epochs import AFTER_LOCK as AFTER_LOCK
 from wstrace.runs.lock_epochs import WORSE, LockEpochs, Outcome, Seen
+from wstrace.trace.collapsing import Repeats
 from wstrace.trace.reader import ProcessTrace
 from wstrace.trace.records import (
     Capture,
@@ -45,6 +46,7 @@ from wstrace.trace.records import (
     View,
     WorkerInit,
 )
+from wstrace.trace.totals import Steps
 
 SKIPPED: frozenset[Phase] = frozenset(("shutdown",))
 
@@ -127,6 +129,8 @@ _bytes = attrgetter("request.bytes")
 class WorkerSite:
     """All novel requests of one site in one slot of one worker, in order. Sizes are bytes.
 
+    Of a large trace those that are alike are one (`wstrace.trace.collapsing`).
+
     A worker may lock several times: `epoch` is the lock that decides, the one of the worst
     outcome, else the last; warm-up and serving are the times before and after that lock.
     """
@@ -143,6 +147,11 @@ class WorkerSite:
     def asks(self) -> list[Request]:
         """Every recorded request; to be asked for when all of them are read."""
         return [seen.request for seen in self.seen]
+
+    @property
+    def recorded(self) -> int:
+        """How many requests were recorded."""
+        return sum(seen.times for seen in self.seen)
 
     @cached_property
     def worst(self) -> Seen | None:
@@ -339,7 +348,7 @@ def read_worker(process: ProcessTrace) -> Worker | None:
     worker = Worker(process, init, dict(init.limits), world)
     for record in process.records:
         if type(record) is Request:
-            _add_ask(worker, record)
+            _add_ask(worker, record, process.repeats.get(id(record)))
         elif isinstance(record, Counts):
             worker.counts = record
             for count in record.counts:  # cumulative: the newest of each key counts
@@ -349,8 +358,18 @@ def read_worker(process: ProcessTrace) -> Worker | None:
             _add(worker, record)
     if worker.counts is not None:
         _count(worker)
-        worker.counts = _at_least(worker.counts, real_steps(worker))
+        worker.counts = _at_least(worker.counts, process.totals.served, real_steps(worker))
     return worker
+
+
+def whole_worker(worker: Worker) -> Worker:
+    """The worker with each request on its own (`ProcessTrace.whole`); its limits stay."""
+    if not worker.process.collapsed:
+        return worker
+    found = read_worker(worker.process.whole())
+    assert found is not None  # its record is an event, and these are all kept
+    found.limits, found.world = worker.limits, worker.world
+    return found
 
 
 def _add(worker: Worker, record: Record) -> None:
@@ -373,12 +392,12 @@ def _add(worker: Worker, record: Record) -> None:
             worker.ended = True
 
 
-def _add_ask(worker: Worker, ask: Request) -> None:
+def _add_ask(worker: Worker, ask: Request, repeats: Repeats | None) -> None:
     if ask.phase in SKIPPED:
-        worker.skipped.append(worker.epochs.see(_key(worker, ask.site), ask))
+        worker.skipped.append(worker.epochs.see(_key(worker, ask.site), ask, repeats))
         return
     use = worker._places.get((ask.site, ask.slot)) or _use(worker, ask.site, ask.slot)
-    use.seen.append(worker.epochs.see(use.key, ask))
+    use.seen.append(worker.epochs.see(use.key, ask, repeats))
 
 
 def _key(worker: Worker, site: int) -> SiteKey:
@@ -401,24 +420,19 @@ def _use(worker: Worker, site: int, slot: Slot) -> WorkerSite:
 
 
 def real_steps(worker: Worker) -> list[Step]:
-    """The real steps in which a recorded request was made, each once."""
+    """The real steps in which a recorded request was made, of those that are alike one."""
     asks = (ask for use in worker.sites.values() for ask in use.asks)
-    steps = {
-        a.step.index: a.step
-        for a in asks
-        if a.step and a.step.kind == "real" and a.phase == "serving"
-    }
-    return list(steps.values())
+    return [a.step for a in asks if a.step and a.step.kind == "real" and a.phase == "serving"]
 
 
-def _at_least(counts: Counts, steps: list[Step]) -> Counts:
+def _at_least(counts: Counts, served: Steps, steps: list[Step]) -> Counts:
     """SIGKILL loses up to a second of counters, never a request: take the larger of the two."""
     lists = {id(step.requests): step.requests for step in steps}  # equal ones are one object
     requests = [request for several in lists.values() for request in several]
     going_on = (r.computed for r in requests if r.scheduled > 1 + r.draft)
     return msgspec.structs.replace(
         counts,
-        steps_real=max(counts.steps_real, len(steps)),
+        steps_real=max(counts.steps_real, len(served)),
         max_tokens=max(counts.max_tokens, *(s.total_tokens for s in steps), 0),
         max_reqs=max(counts.max_reqs, *(s.num_reqs for s in steps), 0),
         max_computed=max(counts.max_computed, *(r.computed for r in requests), 0),

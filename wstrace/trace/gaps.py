@@ -11,7 +11,7 @@ and no vLLM. A file that is cut between two records is a whole one that ends ear
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from wstrace.trace.records import (
     Capture,
@@ -39,9 +39,6 @@ from wstrace.units import human
 if TYPE_CHECKING:
     from wstrace.trace.reader import ProcessTrace
 
-BACK: Final = 2 * 10**9
-"""Nanoseconds by which a record may be older than one before it: two threads stamp theirs,
-and the later stamp may be written first."""
 Asked = dict[tuple[int, Slot, str], int]
 """The largest request in bytes by site, slot and phase."""
 
@@ -56,7 +53,8 @@ def gaps(process: ProcessTrace) -> Iterator[str]:
         return
     asks = [record for record in process.records if type(record) is Request]
     events = process.events
-    yield from _order(process.records)
+    if not process.totals.in_order:
+        yield "its records are not in the order of their times"
     yield from _sites(asks, events)
     yield from _uncounted(asks, events)
     yield from _unasked(asks, events)
@@ -69,15 +67,6 @@ def gaps(process: ProcessTrace) -> Iterator[str]:
         if not process.cut:  # what is cut may be what a site asked
             yield from _idle_sites(asks, events)
         yield from _said_once(process, events)
-
-
-def _order(records: Iterable[Record]) -> Iterator[str]:
-    newest = 0
-    for record in records:
-        if record.ns < newest - BACK:
-            yield "its records are not in the order of their times"
-            return
-        newest = max(newest, record.ns)
 
 
 def _sites(asks: list[Request], events: list[Record]) -> Iterator[str]:

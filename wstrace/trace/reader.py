@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from wstrace.errors import WstraceError, one_line
 from wstrace.file_names import SUFFIX
 from wstrace.trace.cleaning import cleaned
+from wstrace.trace.collapsing import Collapsing, Repeats
 from wstrace.trace.gaps import gaps
 from wstrace.trace.records import (
     FORMAT,
@@ -28,10 +31,13 @@ from wstrace.trace.run_file import find_run
 from wstrace.trace.run_file import read_run as read_run
 from wstrace.trace.shared_parts import UNDECODABLE as UNDECODABLE
 from wstrace.trace.shared_parts import SharedParts
+from wstrace.trace.totals import Totals
 
 _BUFFER = 1 << 20  # lines are kilobytes: with the usual 8 KB most are joined from pieces
 _decode = msgspec.json.Decoder(AnyRecord).decode
 Progress = Callable[[int], None]
+COLLAPSED_FROM: Final = 64 << 20
+"""Bytes of a run's files from which equal requests are kept once: it costs a look at each."""
 
 
 @dataclass
@@ -39,7 +45,8 @@ class ProcessTrace:
     """The records of one process's file, in order. `cut`: the last line was incomplete.
 
     `sized`: run.json has the bytes that it had when its command ended. (Whether it has them
-    still is a doubt of the trace.)
+    still is a doubt of the trace.) `collapsed`: of requests that differ in nothing but time and
+    step the first stands for all; `whole` has each.
     """
 
     path: Path
@@ -48,6 +55,24 @@ class ProcessTrace:
     cut: bool = False
     unknown: int = 0
     sized: bool = False
+    collapsed: bool = False
+    lines: int = 0
+    beyond: int = 0
+    repeats: dict[int, Repeats] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def totals(self) -> Totals:
+        """What is counted over all its records."""
+        return Totals(self.records)
+
+    def whole(self) -> ProcessTrace:
+        """The process with each request on its own: where they are collapsed its file is read
+        again, as far as it was. Raises WstraceError (exit 2) where it is gone."""
+        if not self.collapsed:
+            return self
+        process = read_file(self.path, most_lines=self.lines)
+        process.sized = self.sized
+        return process
 
     @property
     def lost(self) -> str:
@@ -62,7 +87,7 @@ class ProcessTrace:
     @cached_property
     def last_ns(self) -> int:
         """The newest time of a record (the header's, without one), in its process's clock."""
-        return max([record.ns for record in self.records], default=self.header.ns)
+        return self.totals.newest if self.totals.records else self.header.ns
 
     @property
     def worker(self) -> WorkerInit | None:
@@ -87,12 +112,16 @@ class Trace:
     alive: frozenset[int] = frozenset()
 
 
-def load(path: Path, run: str | None = None, progress: Progress | None = None) -> Trace:
+def load(
+    path: Path, run: str | None = None, progress: Progress | None = None, *, whole: bool = False
+) -> Trace:
     """Read a trace folder or a single file.
 
     Of a folder with several runs the newest is read, unless `run` names one (a prefix will
-    do). `progress` is called with the bytes of each file read. Raises WstraceError (exit 2)
-    for a path that is missing, empty, unreadable, not a trace, or of another format.
+    do). `progress` is called with the bytes of each file read. Of a large run, requests that
+    are alike are kept once, unless it is wanted `whole` (`ProcessTrace.collapsed`). Raises
+    WstraceError (exit 2) for a path that is missing, empty, unreadable, not a trace, or of
+    another format.
     """
     files = _files(path)
     meta, doubts = _run_of(path, run)
@@ -108,14 +137,15 @@ def load(path: Path, run: str | None = None, progress: Progress | None = None) -
     chosen, notes = _choose_run(path, [h.run for _, h in headers], run, headers)
     meta, doubts = _run_of(path, chosen)
     processes = []
+    wanted = [file for file, header in headers if header.run == chosen]
+    collapse = not whole and _are_large(wanted)
     with _uncollected():
-        for file, header in headers:
-            if header.run == chosen:
-                process, told = _read(file, meta)
-                processes.append(process)
-                doubts += [why for why in told if why not in doubts]
-                if progress is not None:
-                    progress(file.stat().st_size)
+        for file in wanted:
+            process, told = _read(file, meta, collapse)
+            processes.append(process)
+            doubts += [why for why in told if why not in doubts]
+            if progress is not None:
+                progress(file.stat().st_size)
     doubts += _parents_gone(path, processes)
     return Trace(path, chosen, processes, meta, notes, doubts + torn)
 
@@ -127,13 +157,14 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
     """
     meta, doubts = find_run(folder, run)
     processes = []
+    collapse = _are_large(files)
     with _uncollected():
         for file in files:
             try:
                 if not _first_line_ends(file):
                     doubts.append(_torn(file))
                     continue
-                process, told = _read(file, meta)
+                process, told = _read(file, meta, collapse)
             except WstraceError as error:
                 doubts.append(one_line(error.message))
                 continue
@@ -143,13 +174,29 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
     return Trace(folder, run, processes, meta, [], list(dict.fromkeys(doubts)))
 
 
-def _read(file: Path, meta: RunFile | None) -> tuple[ProcessTrace, list[str]]:
+def _are_large(files: Sequence[Path]) -> bool:
+    sizes = 0
+    for file in files:
+        with suppress(OSError):  # whoever reads it says so
+            sizes += file.stat().st_size
+    return sizes >= COLLAPSED_FROM
+
+
+def _read(file: Path, meta: RunFile | None, collapse: bool) -> tuple[ProcessTrace, list[str]]:
     """A file of the run of `meta`, and what it says or shows of records that it lacks."""
-    process = read_file(file)
+    process = read_file(file, collapse=collapse)
     process.sized = meta is not None and file.name in meta.sizes
     name = one_line(file.name)
     missing = [f"{name} lacks records: {told}" for told in gaps(process)]
-    return process, [*_lost(file, process.header), *missing]
+    return process, [*_lost(file, process.header), *missing, *_beyond(process)]
+
+
+def _beyond(process: ProcessTrace) -> Iterator[str]:
+    if process.beyond:
+        yield (
+            f"{one_line(process.path.name)} has more different requests than are kept: of "
+            f"{process.beyond:,} only the largest of each site was looked at"
+        )
 
 
 def _parents_gone(path: Path, processes: list[ProcessTrace]) -> list[str]:
@@ -370,22 +417,19 @@ def _foreign(path: Path) -> WstraceError:
     )
 
 
-def read_file(path: Path) -> ProcessTrace:
-    """All records of one file.
+def read_file(
+    path: Path, *, collapse: bool = False, most_lines: int | None = None
+) -> ProcessTrace:
+    """All records of one file, or those of its first lines behind the header's.
 
     A cut last line is tolerated and said (`cut`); a broken line in the middle is an error;
     records of a kind that this version does not know are counted, not lost silently.
     """
-    process = ProcessTrace(path, read_header(path))
-    record, append = SharedParts().record, process.records.append
+    process = ProcessTrace(path, read_header(path), collapsed=collapse)
     try:
         with path.open("rb", buffering=_BUFFER) as file:
             file.readline()
-            for number, line in enumerate(file, 2):
-                try:
-                    append(record(line))
-                except UNDECODABLE as error:
-                    _odd(process, number, line, error)
+            (_collapse if collapse else _keep)(process, islice(file, most_lines))
     except OSError as error:
         raise _unreadable(path, error) from error
     if any(type(record) is Header for record in process.events):
@@ -394,6 +438,24 @@ def read_file(path: Path) -> ProcessTrace:
             "The file was changed after it was written; use the original.",
         )
     return process
+
+
+def _keep(process: ProcessTrace, lines: Iterable[bytes]) -> None:
+    """Each record of the lines."""
+    record, append = SharedParts().record, process.records.append
+    for number, line in enumerate(lines, 2):
+        try:
+            append(record(line))
+        except UNDECODABLE as error:
+            _odd(process, number, line, error)
+
+
+def _collapse(process: ProcessTrace, lines: Iterable[bytes]) -> None:
+    """The records of the lines, those that are alike once."""
+    made = Collapsing(SharedParts(), partial(_odd, process))
+    made.read(lines)
+    process.records, process.repeats = made.records, made.repeats
+    process.totals, process.beyond, process.lines = made.totals, made.beyond, made.lines
 
 
 def _odd(process: ProcessTrace, number: int, line: bytes, error: Exception) -> None:

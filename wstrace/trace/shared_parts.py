@@ -25,7 +25,8 @@ from wstrace.trace.records import (
 Part = TypeVar("Part")
 _MOST_TEXTS: Final = 4096
 _MOST_ENDS: Final = 8
-_STATEMENTS: Final = b'"statements":['
+_MOST_SHARED: Final = 1 << 16
+STATEMENTS: Final = b'"statements":['
 _CUTS: Final = (b',"generation":', b',"address":', b',"specs":[', b',"stack":[')
 """Where a request's line is cut in two: behind the step, as its fields are written."""
 _NEAR: Final = 64
@@ -157,6 +158,7 @@ class SharedParts:
         found: Request = like.__copy__()  # copy.copy() asks more and does the same
         found.ns = head.ns
         found.site = head.site
+        _bound(self._slots)
         found.slot = self._slots.setdefault(head.slot, head.slot)
         found.bytes = head.bytes
         found.arena = head.arena
@@ -199,7 +201,7 @@ class SharedParts:
         for seen in self._ends:
             if line.endswith(seen[0]) and len(line) - len(seen[0]) >= cut:
                 return seen
-        statements = line.find(_STATEMENTS, cut)
+        statements = line.find(STATEMENTS, cut)
         new: tuple[bytes, dict[bytes, Request]]
         new = line[cut if statements < 0 else statements :], {}
         self._ends.insert(0, new)
@@ -221,11 +223,12 @@ class SharedParts:
         return self._shared(cleaned(_stack(text)))
 
     def _shared(self, texts: list[str]) -> list[str]:
+        _bound(self._lists)
         return self._lists.setdefault(tuple(texts), texts)
 
     def _provenance(self, text: bytes) -> Provenance | None:
         """By its two halves: the second, the statements, is nearly always the one before."""
-        cut = text.find(_STATEMENTS)
+        cut = text.find(STATEMENTS)
         head, tail = (text[:cut], text[cut:]) if cut >= 0 else (text, b"")
         if tail == self._tail:
             tail = self._tail  # the same object: its hash is known
@@ -249,4 +252,11 @@ class SharedParts:
 
     def _leaf(self, leaf: Leaf) -> Leaf:
         key = (leaf.name, leaf.value, leaf.kind, leaf.role, leaf.source, leaf.where, leaf.why)
+        _bound(self._leaves)
         return self._leaves.setdefault(key, leaf)
+
+
+def _bound(kept: dict[Any, Any]) -> None:
+    """What was given out stays as it is; the next equal one is another object."""
+    if len(kept) >= _MOST_SHARED:
+        kept.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import io
 import json
 import re
@@ -289,10 +290,11 @@ def test_what_a_killed_worker_may_not_have_written_is_no_falling_behind(
 def test_times_of_two_hosts_are_compared_by_their_wall_clocks() -> None:
     """Each host counts its monotonic time from its own boot."""
     booted, run = 10**15, one_stops_at(len(CLEAN))
-    other = run.trace.processes[0]
+    other, *rest = run.trace.processes
     other.header.host = "elsewhere"
     other.header.ns = booted
-    other.records[:] = [msgspec.structs.replace(r, ns=booted) for r in other.records]
+    moved = [msgspec.structs.replace(r, ns=booted) for r in other.records]
+    run.trace.processes[:] = [dataclasses.replace(other, records=moved), *rest]
     assert analyse(run.trace).verdict() == "clean"
 
 

@@ -51,7 +51,7 @@ def command(
         raise WstraceError("--torch-trace goes with --format perfetto.", "Leave one out.")
     if run is None:
         _refuse_several(trace)
-    analysed = read_runs([trace], run)[0]
+    analysed = read_runs([trace], run, whole=fmt != "prometheus")[0]
     if fmt == "parquet":
         _write_bytes(analysed, output)
     else:

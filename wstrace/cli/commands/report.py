@@ -35,7 +35,7 @@ def command(traces: TRACES, fmt: FORMAT = None, output: OUT = None, run: RUN = N
             f"A {name} report takes {'two traces' if name == 'html' else 'one trace'} at most.",
             "Compare two runs with `wstrace diff A B` or `wstrace report A B -o report.html`.",
         )
-    runs = read_runs(traces, run, logs=True)
+    runs = read_runs(traces, run, logs=True, whole=name == "html")
     if name == "text" and output is None and sys.stdout.isatty():
         _on_terminal(runs[0])
         return

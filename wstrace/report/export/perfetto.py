@@ -69,7 +69,7 @@ def render_perfetto(run: AnalysedRun, base_ns: int | None = None) -> str:
     """The trace as JSON; timestamps count from `base_ns`, by default torch's own base."""
     base = _default_base(run) if base_ns is None else base_ns
     events: list[Event] = []
-    for index, worker in enumerate(run.workers):
+    for index, worker in enumerate(run.whole.workers):
         events += _rank_events(worker, index, base)
     document = {
         "displayTimeUnit": "ms",

@@ -199,7 +199,7 @@ def _headroom(run: AnalysedRun) -> Iterator[Sample]:
 def _escapes(run: AnalysedRun) -> Iterator[Sample]:
     for worker in run.workers:
         for use in worker.sites.values():
-            escaped = sum(seen.outcome == "escaped" for seen in use.seen)
+            escaped = sum(seen.times for seen in use.seen if seen.outcome == "escaped")
             yield _site_labels(worker, use), escaped
 
 
@@ -258,7 +258,7 @@ def _memory(name: str) -> Callable[[AnalysedRun], Iterator[Sample]]:
 
 def _last_record(run: AnalysedRun) -> Iterator[Sample]:
     for worker in run.workers:
-        newest = max((r.ns for r in worker.process.records), default=0)
+        newest = worker.process.totals.newest
         header = worker.header
         if newest and header.wall_ns:
             yield _rank(worker), round((newest + header.wall_offset) / 1e9, 3)

@@ -86,12 +86,11 @@ def _chart(row: SiteRow) -> DriverChart | None:
 
 
 def _sample(row: SiteRow) -> tuple[list[Seen], int]:
-    """One request of each size, in warm-up and after; of many, spread over the sizes."""
-    distinct = {
-        (seen.bytes, seen.outcome != "before"): seen
-        for _, use in row.site.uses
-        for seen in use.seen
-    }
+    """The first request of each size, in warm-up and after; of many, spread over the sizes."""
+    distinct: dict[tuple[int, bool], Seen] = {}
+    for _, use in row.site.uses:
+        for seen in use.seen:
+            distinct.setdefault((seen.bytes, seen.outcome != "before"), seen)
     asks = [distinct[key] for key in sorted(distinct)]
     if len(asks) <= MOST_POINTS:
         return asks, 0

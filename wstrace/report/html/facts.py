@@ -76,7 +76,7 @@ def _run(run: AnalysedRun, worker: Worker | None) -> list[Pair]:
             pairs.append(("command", clean_argv(worker.header.argv)))
     processes = run.trace.processes
     pairs.append(("processes", f"{len(processes)}, {len(run.workers)} of them workers"))
-    records = sum(len(p.records) for p in processes)
+    records = sum(p.totals.records for p in processes)
     pairs.append(("records", f"{records:,}"))
     return [(name, value) for name, value in pairs if value]
 

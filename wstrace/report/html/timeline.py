@@ -107,11 +107,12 @@ class _Stretch:
 
 def timelines(run: AnalysedRun) -> tuple[list[Timeline], int]:
     """One timeline a used slot, for the worker that asked most there; and slots left out."""
-    seen = {slot for worker in run.workers for slot in worker.slots()}
-    slots = [slot for slot in seen if _largest(run.workers, slot)]
-    ranked = sorted(slots, key=lambda slot: (-_largest(run.workers, slot), slot))
+    workers = run.whole.workers
+    seen = {slot for worker in workers for slot in worker.slots()}
+    slots = [slot for slot in seen if _largest(workers, slot)]
+    ranked = sorted(slots, key=lambda slot: (-_largest(workers, slot), slot))
     chosen = sorted(ranked[:MOST_SLOTS])
-    return [_timeline(run.workers, slot) for slot in chosen], len(slots) - len(chosen)
+    return [_timeline(workers, slot) for slot in chosen], len(slots) - len(chosen)
 
 
 def _largest(workers: Iterable[Worker], slot: Slot) -> int:
