@@ -1,9 +1,13 @@
-"""Interval arithmetic and proven monotonicity over formula trees."""
+"""Interval arithmetic and proven monotonicity over formula trees.
+
+A tree is numbered once, equal parts together; what is asked of a box is then one walk over
+the parts, however many names the formula has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from wstrace.expr import tree
 from wstrace.expr.tree import Const, FormulaError, Node, Variable
@@ -11,22 +15,85 @@ from wstrace.vllm.arena import aligned
 
 Interval = tuple[int, int]
 Box = Mapping[str, Interval]
-Way = Literal["flat", "up", "down", "unknown"]
+Moves = tuple[int, int]
+"""Names as bits: with which the value may rise as the name rises, and with which fall."""
+
+HUGE: Final = 2**1024
+"""No product on the way to a bound may be larger: 2^63 is the most that a value may have."""
 
 
 def interval(node: Node, box: Box) -> Interval:
     """Values that `node` can take while each name stays in its range; may be too wide."""
-    if isinstance(node, Const):
-        return node.value, node.value
-    if isinstance(node, Variable):
-        return box[node.name]
-    args = [interval(a, box) for a in node.args]
-    return _RULES[node.op](*args)
+    names = sorted(tree.names(node))
+    return Numbered(node, names).span([box[name] for name in names])
+
+
+class Numbered:
+    """A tree as a list of its parts, each after those that it is made of.
+
+    `names` gives each name its place in a box (a sequence of ranges); it may hold more names
+    than the tree. `size` is the number of arguments in the tree, what a walk costs.
+    """
+
+    def __init__(self, node: Node, names: Sequence[str]) -> None:
+        self._places: dict[object, int] = {Variable(n): i for i, n in enumerate(names)}
+        self._constants: list[Interval] = []
+        self._parts: list[tuple[str, tuple[int, ...]]] = []
+        self._moves: list[Moves] = [(1 << i, 0) for i in range(len(names))]
+        inner = [n for n in tree.walk(node) if isinstance(n, Const)]
+        for value in dict.fromkeys(n.value for n in inner):
+            self._places[Const(value)] = len(self._places)
+            self._constants.append((value, value))
+            self._moves.append((0, 0))
+        self._root = self._number(node)
+        self.size = 1 + sum(1 + len(args) for _, args in self._parts)
+
+    def _number(self, node: Node) -> int:
+        if isinstance(node, Const | Variable):
+            return self._places[node]
+        key = (node.op, tuple(self._number(arg) for arg in node.args))
+        if key not in self._places:
+            self._places[key] = len(self._places)
+            self._parts.append(key)
+        return self._places[key]
+
+    def span(self, box: Sequence[Interval]) -> Interval:
+        """Values of the tree while each name stays in its range; may be too wide."""
+        return self._spans(box)[self._root]
+
+    def look(self, box: Sequence[Interval]) -> tuple[Interval, Moves]:
+        """The values of the tree in `box`, and how they move with each name, others fixed.
+
+        A name in neither half moves nothing; in both, nothing is proved.
+        """
+        spans = self._spans(box)
+        moves = self._moves.copy()
+        for op, args in self._parts:
+            rule = _MOVES.get(op, _any_way)
+            moves.append(rule([moves[i] for i in args], [spans[i] for i in args]))
+        return spans[self._root], moves[self._root]
+
+    def _spans(self, box: Sequence[Interval]) -> list[Interval]:
+        spans = [*box, *self._constants]
+        for op, args in self._parts:
+            spans.append(_RULES[op](*[spans[i] for i in args]))
+        return spans
 
 
 def _corners(op: Callable[[int, int], int], a: Interval, b: Interval) -> Interval:
     values = [op(x, y) for x in a for y in b]
     return min(values), max(values)
+
+
+def _times(a: Interval, b: Interval) -> Interval:
+    low, high = a[0] * b[0], a[1] * b[1]
+    if a[0] < 0 or b[0] < 0:
+        low, high = _corners(lambda x, y: x * y, a, b)
+    if high > HUGE or low < -HUGE:
+        raise FormulaError(
+            "a product in the formula can be above 2^63 by far", "check the names' values"
+        )
+    return low, high
 
 
 def _nonzero(b: Interval) -> Interval:
@@ -83,7 +150,7 @@ def _value(op: str, *args: int) -> int:
 _RULES: Final[Mapping[str, Callable[..., Interval]]] = {
     "+": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "-": lambda a, b: (a[0] - b[1], a[1] - b[0]),
-    "*": lambda a, b: _corners(lambda x, y: x * y, a, b),
+    "*": _times,
     "//": _floor,
     "%": _modulo,
     "neg": lambda a: (-a[1], -a[0]),
@@ -95,54 +162,65 @@ _RULES: Final[Mapping[str, Callable[..., Interval]]] = {
     "next_pow2": lambda a: _each("next_pow2", a),
 }
 
-
-def direction(node: Node, name: str, box: Box) -> Way:
-    """How `node` moves as `name` rises in `box`, others fixed, where the tree proves it."""
-    if name not in tree.names(node):
-        return "flat"
-    if isinstance(node, Variable):
-        return "up"
-    assert not isinstance(node, Const)
-    ways = [direction(a, name, box) for a in node.args]
-    if node.op in ("+", "min", "max"):
-        return _together(*ways)
-    if node.op == "-":
-        return _together(ways[0], _flip(ways[1]))
-    if node.op == "neg":
-        return _flip(ways[0])
-    if node.op in ("round256", "next_pow2"):
-        return ways[0]
-    sides = [interval(a, box) for a in node.args]
-    if node.op == "*":
-        return _together(_scaled(ways[0], sides[1]), _scaled(ways[1], sides[0]))
-    if node.op in ("//", "ceil_div"):
-        return _together(_scaled(ways[0], sides[1]), _flip(_divided(ways[1], *sides)))
-    if node.op == "round_up" and ways[1] == "flat" and sides[1][0] > 0:
-        return ways[0]
-    return "unknown"
+Ways = Sequence[Moves]
+Spans = Sequence[Interval]
 
 
-def _together(*ways: Way) -> Way:
-    moving = {w for w in ways if w != "flat"}
-    if not moving:
-        return "flat"
-    return moving.pop() if len(moving) == 1 else "unknown"
+def _together(ways: Ways, _: Spans) -> Moves:
+    up = down = 0
+    for rising, falling in ways:
+        up |= rising
+        down |= falling
+    return up, down
 
 
-def _flip(way: Way) -> Way:
-    if way == "up":
-        return "down"
-    return "up" if way == "down" else way
+def _any_way(ways: Ways, spans: Spans) -> Moves:
+    """Nothing is proved of any name inside."""
+    up, down = _together(ways, spans)
+    return up | down, up | down
 
 
-def _scaled(way: Way, factor: Interval) -> Way:
-    if way == "flat" or factor[0] >= 0:
+def _flip(way: Moves) -> Moves:
+    return way[1], way[0]
+
+
+def _scaled(way: Moves, factor: Interval) -> Moves:
+    if factor[0] >= 0:
         return way
-    return _flip(way) if factor[1] <= 0 else "unknown"
+    return _flip(way) if factor[1] <= 0 else _any_way([way], ())
 
 
-def _divided(way: Way, dividend: Interval, divisor: Interval) -> Way:
-    """The way of -(dividend // divisor) as the divisor moves `way`; its sign must be fixed."""
-    if way == "flat" or divisor[0] <= 0 <= divisor[1]:
-        return "flat" if way == "flat" else "unknown"
-    return _scaled(way, dividend)
+def _difference(ways: Ways, spans: Spans) -> Moves:
+    return _together([ways[0], _flip(ways[1])], spans)
+
+
+def _product(ways: Ways, spans: Spans) -> Moves:
+    return _together([_scaled(ways[0], spans[1]), _scaled(ways[1], spans[0])], spans)
+
+
+def _quotient(ways: Ways, spans: Spans) -> Moves:
+    """Rising with a positive dividend's name, falling with its divisor's; no divisor is 0."""
+    of_divisor = _flip(_scaled(ways[1], spans[0]))
+    return _together([_scaled(ways[0], spans[1]), of_divisor], spans)
+
+
+def _rounded_up(ways: Ways, spans: Spans) -> Moves:
+    """With the number as it moves, where the step is fixed and above 0."""
+    if spans[1][0] <= 0:
+        return _any_way(ways, spans)
+    return _together([ways[0], _any_way([ways[1]], ())], spans)
+
+
+_MOVES: Final[Mapping[str, Callable[[Ways, Spans], Moves]]] = {
+    "+": _together,
+    "min": _together,
+    "max": _together,
+    "-": _difference,
+    "neg": lambda ways, _: _flip(ways[0]),
+    "round256": _together,
+    "next_pow2": _together,
+    "*": _product,
+    "//": _quotient,
+    "ceil_div": _quotient,
+    "round_up": _rounded_up,
+}
