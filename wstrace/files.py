@@ -11,7 +11,6 @@ from pathlib import Path
 
 from wstrace.errors import WstraceError
 from wstrace.file_names import RUN_FILE, trace_file_kind
-from wstrace.units import human
 
 
 def write_output(text: str | bytes, target: Path | None, *, force: bool = True) -> None:
@@ -54,18 +53,6 @@ def _is_of_a_trace(target: Path) -> bool:
         return False
     with target.open("rb") as file:
         return file.read(64).replace(b" ", b"").replace(b"\n", b"").startswith(b'{"run":')
-
-
-def read_input(path: Path, most: int) -> bytes:
-    """A file, pipe or device of at most `most` bytes.
-
-    Raises OSError as open does, and ValueError for more (/dev/zero never ends).
-    """
-    with path.open("rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise ValueError(f"larger than {human(most)}")
-    return data
 
 
 def _to_stdout(text: str | bytes) -> None:

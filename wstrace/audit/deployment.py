@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from wstrace.errors import WstraceError
 from wstrace.triage.extract.engine_settings import command_settings
 from wstrace.vllm import dispatch
 from wstrace.vllm.command_line import option
 from wstrace.vllm.limits import NUMBERS
-from wstrace.vllm.model_config import read_model_config
+from wstrace.vllm.model_config import load_model_config, read_model_config
 
 Platform = str
 # Hugging Face: the longest sequence, which vLLM takes where --max-model-len is absent.
@@ -54,7 +52,7 @@ def deployment(flags: str, model_config: Path, platform: Platform = "cuda") -> D
     if backend:
         words["attention_backend"] = backend
     numbers |= read_model_config(model_config, numbers)
-    raw = _raw(model_config)
+    raw = load_model_config(model_config)
     longest = raw.get(_LONGEST)
     if isinstance(longest, int):
         numbers.setdefault("max_model_len", longest)
@@ -71,10 +69,3 @@ def _with_defaults(numbers: dict[str, int]) -> dict[str, int]:
     """vLLM's own values for what nobody set, where its code has a plain number."""
     plain = {n: row.default for n, row in NUMBERS.items() if isinstance(row.default, int)}
     return plain | numbers
-
-
-def _raw(path: Path) -> dict[str, object]:
-    found = json.loads(path.read_text())
-    if not isinstance(found, dict):
-        raise WstraceError(f"{path} is no JSON object.", "Give the model's config.json.")
-    return found

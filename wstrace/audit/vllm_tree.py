@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,9 +20,12 @@ from typing import Final
 
 from wstrace.errors import WstraceError
 from wstrace.files import user_cache
+from wstrace.plain_files import open_plain
+from wstrace.units import human
 from wstrace.versions import release_of
 from wstrace.vllm import arena
 
+_LARGEST: Final = 1 << 30
 # matches: "vllm-0.33.0+cpu-cp38-abi3-manylinux1_x86_64.whl"
 _WHEEL: Final = re.compile(r"vllm[_\w]*-([^-]+)-.*\.whl$")
 # matches: "__version__ = version = '0.33.0'"
@@ -84,11 +88,14 @@ def _at(path: Path) -> Iterator[VllmTree]:
 def unpack(wheel: Path, folder: Path) -> str:
     """Take a wheel's Python files and its metadata; the version that it says."""
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            names = [n for n in archive.namelist() if _wanted(n)]
-            archive.extractall(folder, names)
-    except (zipfile.BadZipFile, OSError) as error:
-        raise WstraceError(f"{wheel} is no wheel: {error}.", "Give a .whl file.") from error
+        with open_plain(wheel) as file, zipfile.ZipFile(file) as archive:
+            wanted = [info for info in archive.infolist() if _wanted(info.filename)]
+            if sum(info.file_size for info in wanted) > _LARGEST:
+                raise OSError(f"its Python files are larger than {human(_LARGEST)}")
+            archive.extractall(folder, wanted)
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, OSError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise WstraceError(f"{wheel} is no wheel: {why}.", "Give a .whl file.") from error
     said = _version_of(folder / "vllm")
     found = _WHEEL.search(wheel.name)
     return said or (found[1] if found else "")
@@ -102,7 +109,7 @@ def _wanted(name: str) -> bool:
 def _version_of(root: Path) -> str:
     """From the metadata beside the package, else from its `_version.py`."""
     for file in sorted(root.parent.glob("vllm*.dist-info/METADATA")):
-        found = _METADATA.search(file.read_text("utf-8", "replace"))
+        found = _METADATA.search(file.read_text("utf-8", "replace") if file.is_file() else "")
         if found:
             return found[1]
     file = root / "_version.py"

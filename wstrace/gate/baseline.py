@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from wstrace.errors import WstraceError
-from wstrace.files import read_input
 from wstrace.gate.place import Place
+from wstrace.plain_files import read_plain
 
 HEAD: Final = (
     "# wstrace baseline, format 1: findings that are accepted, one a line (docs/gate.md)\n"
@@ -64,7 +64,7 @@ def read_baseline(path: Path) -> Baseline:
 
 def _text(path: Path) -> str:
     try:
-        return read_input(path, MAX_SIZE).decode("utf-8")
+        return read_plain(path, MAX_SIZE).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         undecodable = isinstance(error, UnicodeDecodeError)
         why = "not text" if undecodable else getattr(error, "strerror", None) or error

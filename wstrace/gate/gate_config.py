@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from wstrace.errors import WstraceError
-from wstrace.files import read_input
 from wstrace.gate.limits import Limits
+from wstrace.plain_files import read_plain
 from wstrace.reserve.schema import GRADES, Grade
 from wstrace.units import parse_bytes
 
@@ -77,7 +77,7 @@ def read_config(path: Path | None) -> Config:
 
 def _table(path: Path) -> dict[str, Any] | None:
     try:
-        document = tomllib.loads(read_input(path, MAX_SIZE).decode("utf-8"))
+        document = tomllib.loads(read_plain(path, MAX_SIZE).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise WstraceError(
             f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.",

@@ -23,11 +23,13 @@ from wstrace.files import write_whole
 from wstrace.fleet.found_files import FoundFile, kind_of, look, named_kind
 from wstrace.gate.runs import ends_worse
 from wstrace.gather.places import FarFile, Place
+from wstrace.plain_files import read_plain
 from wstrace.trace.run_file import read_run
 
 MANIFEST: Final = "gathered.json"
 LOGS, UNREAD = "logs", "unread"
 HIDDEN: Final = ".part."
+_LARGEST: Final = 256 << 20
 EVERY: Final = 200
 """Files after which the manifests are written: a call that is killed loses no more of them."""
 Tell = Callable[[str], None]
@@ -207,8 +209,8 @@ class _Manifests:
 
 def _read_manifest(path: Path) -> Manifest:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return msgspec.json.decode(read_plain(path, _LARGEST), type=Manifest)
+    except (OSError, ValueError, RecursionError) as error:
         raise WstraceError(
             f"{path} cannot be read: {one_line(str(error))}.",
             "Delete it: the files of that run are then copied again.",

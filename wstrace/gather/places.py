@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from wstrace.errors import WstraceError
 from wstrace.fleet.found_files import files_of, kind_of
 from wstrace.gather.ray_cluster import connected, nodes, on_node
+from wstrace.plain_files import open_plain
 
 PIECE: Final = 8 << 20
 RAY: Final = "ray:"
@@ -77,7 +78,7 @@ class Folder:
 
     def pieces(self, file: FarFile) -> Iterator[bytes]:
         """Read as it is now: a file that grows meanwhile is read to its end."""
-        with open(file.path, "rb") as opened:
+        with open_plain(file.path) as opened:
             while piece := opened.read(PIECE):
                 yield piece
 
@@ -149,6 +150,6 @@ def _list(folder: str) -> list[tuple[str, int, str]]:
 
 
 def _read(path: str, at: int, most: int) -> bytes:
-    with open(path, "rb") as opened:
+    with open_plain(path) as opened:
         opened.seek(at)
         return opened.read(most)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
+from wstrace.plain_files import TooLargeError, read_plain
 from wstrace.reserve.schema import (
     KIND,
     MAX_BYTES,
@@ -61,20 +61,16 @@ def _check_whole(tree: Any, name: str) -> None:
 
 def _text(name: str) -> str:
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise WstraceError(f"{name} is not a plain file.", "Give a reserve config.")
-            data = file.read(MAX_FILE + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise WstraceError(f"Cannot read {name}: {reason}.", "Check the path.") from None
-    if len(data) > MAX_FILE:
-        raise WstraceError(f"{name} is larger than 1 MiB: no reserve config is.", _REMAKE)
-    try:
-        return data.decode("utf-8")
+        return read_plain(name, MAX_FILE).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise WstraceError(f"{name} is not UTF-8 text.", _REMAKE) from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise WstraceError(f"Cannot read {name}: {reason}.", "Give a reserve config.") from None
+    except TooLargeError as error:
+        raise WstraceError(f"{name} is {error}: no reserve config is.", _REMAKE) from None
+    except ValueError as error:  # a NUL in the name
+        raise WstraceError(f"Cannot read {name}: {error}.", "Check the path.") from None
 
 
 def _tree(text: str, name: str) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import stat
+from codecs import BOM_UTF8
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -12,6 +11,7 @@ import msgspec
 
 from wstrace.errors import WstraceError
 from wstrace.file_names import RUN_FILE, kept_run_file
+from wstrace.plain_files import TooLargeError, read_plain
 from wstrace.trace.cleaning import cleaned
 from wstrace.vllm.command_line import with_config
 
@@ -69,13 +69,10 @@ def read_run(path: Path) -> RunFile | None:
 
 
 def _text(path: Path) -> bytes:
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise _unreadable(path, "not a plain file")
-        data = file.read(_LARGEST + 1)
-    if len(data) > _LARGEST:
-        raise _unreadable(path, "larger than 1 MiB")
-    return data
+    try:
+        return read_plain(path, _LARGEST).removeprefix(BOM_UTF8)
+    except TooLargeError as error:
+        raise _unreadable(path, str(error)) from error
 
 
 def _unreadable(path: Path, why: str) -> WstraceError:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from wstrace.plain_files import read_plain
+
 SHELLS: Final = ("sh", "bash", "dash", "ash", "zsh", "ksh")
 # a shell's options that end in c: the next word is its program
 # matches: "-lc"
@@ -91,8 +93,7 @@ def _from_yaml(path: Path) -> Iterator[str]:
     import yaml
 
     try:
-        with path.open("rb") as file:
-            found = yaml.safe_load(file.read(_LARGEST))
+        found = yaml.safe_load(read_plain(path, _LARGEST))
     except (OSError, yaml.YAMLError, RecursionError, ValueError):
         return
     for key, value in found.items() if isinstance(found, dict) else ():

@@ -8,13 +8,12 @@ serving (max_model_len, max_num_seqs, ...) are flags, not properties of the mode
 from __future__ import annotations
 
 import json
-import stat
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from wstrace.errors import WstraceError
-from wstrace.units import human
+from wstrace.plain_files import TooLargeError, read_plain
 from wstrace.vllm.limits import NUMBERS
 from wstrace.vllm.number import TP
 
@@ -48,7 +47,7 @@ def read_model_config(path: Path, values: Mapping[str, int]) -> dict[str, int]:
     16 MiB, is no JSON object, or where the ranks cannot share a number of it that `values`
     lacks.
     """
-    return names_of(_load(path), values)
+    return names_of(load_model_config(path), values)
 
 
 def names_of(config: Mapping[str, Any], values: Mapping[str, int]) -> dict[str, int]:
@@ -118,7 +117,8 @@ def tp_of(values: Mapping[str, int]) -> int:
     return values.get(TP, 1)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_model_config(path: Path) -> dict[str, Any]:
+    """A config.json as it stands. WstraceError where it cannot be read, or is no object."""
     try:
         config = json.loads(_text(path))
     except OSError as error:
@@ -140,21 +140,13 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    """The whole of a plain file of bounded size: a device or a pipe may never end."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    try:
+        return read_plain(path, _MOST_BYTES).decode("utf-8-sig")
+    except TooLargeError as error:
         raise WstraceError(
-            f"The model config '{path}' is no plain file.",
+            f"'{path}' is {error}: no model's config is so large.",
             "Give the config.json that lies beside the model's weights.",
-        )
-    with path.open("rb") as file:
-        content = file.read(min(found.st_size, _MOST_BYTES) + 1)  # it takes that much at once
-    if len(content) > _MOST_BYTES:
-        raise WstraceError(
-            f"'{path}' has more than {human(_MOST_BYTES)}: no model's config is so large.",
-            "Give the config.json that lies beside the model's weights.",
-        )
-    return content.decode("utf-8")
+        ) from error
 
 
 def _language_model(config: Mapping[str, Any]) -> dict[str, Any]:

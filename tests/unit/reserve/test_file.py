@@ -168,7 +168,7 @@ def test_the_size_limit_is_exact(path: Path) -> None:
     text = dumps(config())
     fits = text + "#" * ((1 << 20) - len(text) - 1) + "\n"
     assert load(_written(path, fits)) == config()
-    assert "larger than 1 MiB" in _refused(path, fits + "\n")
+    assert "larger than 1.00 MiB" in _refused(path, fits + "\n")
 
 
 def test_more_values_than_any_reserve_has_are_refused_early(path: Path) -> None:

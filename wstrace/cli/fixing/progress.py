@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from wstrace.errors import WstraceError
-from wstrace.files import read_input, write_output
+from wstrace.files import write_output
+from wstrace.plain_files import read_plain
 
 STATE_FILE: Final = "fix.json"
 VERSION: Final = 1
@@ -43,7 +44,7 @@ def read_state(folder: Path, command: list[str], versions: dict[str, str]) -> Fi
     fresh = FixState(VERSION, command, versions)
     path = folder / STATE_FILE
     try:
-        found = msgspec.json.decode(read_input(path, _LARGEST), type=FixState)
+        found = msgspec.json.decode(read_plain(path, _LARGEST), type=FixState)
     except FileNotFoundError:
         return fresh
     except (OSError, ValueError) as error:

@@ -20,11 +20,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from wstrace.errors import WstraceError
 from wstrace.file_names import trace_file_kind
 from wstrace.findings.analysed_run import load_run
+from wstrace.plain_files import read_plain
 from wstrace.recorder.state.guard_file import files_of_ranks
 from wstrace.report.export.prometheus import Families, families
 
 SHARE: Final = 10
 """The part of the time that goes into analysing: one in so many."""
+_LARGEST: Final = 1 << 20
 Seen = frozenset[tuple[Path, int, int]]
 
 
@@ -112,8 +114,12 @@ class MetricsServer:
             return
         for path in files_of_ranks(self.guard_file):
             try:
-                yield from text_string_to_metric_families(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
+                text = read_plain(path, _LARGEST).decode("utf-8")
+                for family in text_string_to_metric_families(text):
+                    # counters have no time of their own; one beyond all bounds ends a scrape
+                    family.samples = [s._replace(timestamp=None) for s in family.samples]
+                    yield family
+            except (OSError, ValueError, ArithmeticError) as error:
                 self.doubt = f"cannot read {path}: {error}"
 
 

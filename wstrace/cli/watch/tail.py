@@ -11,12 +11,14 @@ import msgspec
 
 from wstrace.errors import WstraceError
 from wstrace.file_names import RUN_FILE
+from wstrace.plain_files import open_plain
 from wstrace.trace.cleaning import cleaned
 from wstrace.trace.reader import UNDECODABLE, RunFile, read_run, trace_files
 from wstrace.trace.records import AnyRecord, Header, Record
 
 _decode: Final = msgspec.json.Decoder(AnyRecord).decode
 _CHUNK: Final = 4 << 20
+_LONGEST: Final = 16 << 20
 
 
 @dataclass
@@ -33,13 +35,15 @@ class FileTail:
 
     def read(self) -> Iterator[Record]:
         """The records that were appended since the last call."""
-        with self.path.open("rb") as file:
+        with open_plain(self.path) as file:
             file.seek(self.offset)
             while chunk := file.read(_CHUNK):
                 self.offset += len(chunk)
                 *lines, self.rest = (self.rest + chunk).split(b"\n")
                 for line in lines:
                     yield from self._record(line)
+                if len(self.rest) > _LONGEST:
+                    self.rest = self.rest[:1]  # no record: what follows makes it none either
 
     def _record(self, line: bytes) -> Iterator[Record]:
         try:

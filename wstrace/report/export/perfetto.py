@@ -8,6 +8,7 @@ quarter line up as they are; `base_ns` takes the base of a given torch trace.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ import msgspec
 
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun
+from wstrace.plain_files import read_plain
 from wstrace.report.finding_text import step_text
 from wstrace.report.verdict import sentence
 from wstrace.runs.worker import Worker, rank_label
@@ -43,6 +45,9 @@ PHASES_TID: Final = 1
 EVENTS_TID: Final = 2
 
 
+_LARGEST: Final = 2 << 30
+
+
 class _TorchTrace(msgspec.Struct):
     """The one field that is needed of a torch profiler trace."""
 
@@ -55,10 +60,12 @@ def torch_base(path: Path) -> int:
     Raises WstraceError where the file is not such a trace.
     """
     try:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        data = read_plain(path, _LARGEST)
+        if data[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+                data = packed.read(_LARGEST)
         return msgspec.json.decode(data, type=_TorchTrace).base
-    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise WstraceError(
             f"Not a torch profiler trace: {path} ({error}).",
             "Give the file that torch.profiler's export_chrome_trace wrote.",

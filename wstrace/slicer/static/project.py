@@ -83,7 +83,7 @@ class Project:
     def files(self) -> dict[str, Path]:
         """Module name -> file."""
         found = {}
-        for path in sorted(self.root.rglob("*.py")):
+        for path in sorted(p for p in self.root.rglob("*.py") if p.is_file()):
             parts = [self.package, *path.relative_to(self.root).with_suffix("").parts]
             if parts[-1] == "__init__":
                 parts.pop()

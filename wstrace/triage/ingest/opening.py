@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from wstrace.errors import WstraceError
+from wstrace.plain_files import KINDS, OPEN_ALREADY, open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
 BLOCK: Final = 1 << 20
 SAMPLE: Final = 1 << 16
 NOTHING: Final = 64 << 20  # bytes of zeros and nothing else, from what may have no end
-_KINDS: Final = {
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
-_OPEN_ALREADY: Final = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
-"""Where a shell's `<(COMMAND)` stands: a FIFO whose other end is at work."""
 _LEAST_WIDE: Final = 16  # bytes; a shorter text says too little about its encoding
 _PACKED: Final = {
     b"\x1f\x8b": ("gzip", "zcat {path} | wstrace triage -"),
@@ -62,8 +55,8 @@ def check_paths(paths: Sequence[str]) -> None:
             raise WstraceError(
                 f"{path} does not exist.", "Give a log file, a folder, or - for stdin."
             ) from None
-        kind = _KINDS.get(stat.S_IFMT(mode))
-        if kind and not (stat.S_ISFIFO(mode) and path.startswith(_OPEN_ALREADY)):
+        kind = KINDS.get(stat.S_IFMT(mode))
+        if kind and not (stat.S_ISFIFO(mode) and path.startswith(OPEN_ALREADY)):
             raise WstraceError(
                 f"{path} is {kind}, not a file.",
                 "Give a log file, or pipe a stream in: COMMAND | wstrace triage -",
@@ -78,7 +71,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
         yield _bounded(sys.stdin.buffer)
         return
     try:
-        stream = open(path, "rb")  # noqa: SIM115
+        stream = open_plain(path)
     except OSError as error:
         raise unreadable(path, error) from error
     with stream:
