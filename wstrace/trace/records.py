@@ -8,7 +8,7 @@ changes its meaning within one `FORMAT`.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -19,14 +19,17 @@ FORMAT: Final = 1
 Window = Literal["counted", "not counted", "unknown"]
 """Whether KV sizing pays for an arena."""
 
-Limit = int | str | bool | list[int] | None
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What a recorder writes; a larger number is no record, and would be no time and no size."""
+
+Limit = Int | str | bool | list[Int] | None
 
 
 class Slot(msgspec.Struct, frozen=True, order=True, gc=False):
     """(ubatch, lane): the owner of one arena."""
 
-    ubatch: int = 0
-    lane: int = 0
+    ubatch: Int = 0
+    lane: Int = 0
 
     @property
     def text(self) -> str:
@@ -37,20 +40,20 @@ class Slot(msgspec.Struct, frozen=True, order=True, gc=False):
 class Ranks(msgspec.Struct, frozen=True, order=True, omit_defaults=True, gc=False):
     """Where a worker stands in each parallel group; None where unknown."""
 
-    dp: int | None = None
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    dcp: int | None = None
-    rank: int | None = None
-    node: int | None = None
-    pcp: int | None = None
+    dp: Int | None = None
+    tp: Int | None = None
+    pp: Int | None = None
+    ep: Int | None = None
+    dcp: Int | None = None
+    rank: Int | None = None
+    node: Int | None = None
+    pcp: Int | None = None
 
 
 class Record(msgspec.Struct, tag_field="t", omit_defaults=True, kw_only=True, gc=False):
     """Base of all records."""
 
-    ns: int = 0
+    ns: Int = 0
 
 
 class Header(Record, tag="header", kw_only=True, gc=False):
@@ -60,16 +63,16 @@ class Header(Record, tag="header", kw_only=True, gc=False):
     an earlier file of it is gone. Blank, and the one field that is written in place.
     """
 
-    format: int
+    format: Int
     run: str
     wstrace: str
     vllm: str | None = None
     torch: str | None = None
     python: str = ""
     host: str = ""
-    pid: int = 0
+    pid: Int = 0
     role: str = ""
-    wall_ns: int = 0
+    wall_ns: Int = 0
     argv: list[str] = []
     on_growth: str = "raise"
     reserve: str | None = None
@@ -115,9 +118,9 @@ class Manager(Record, tag="manager", kw_only=True, gc=False):
     """A WorkspaceManager was made (`event` init) or dropped (reset)."""
 
     event: Literal["init", "reset"] = "init"
-    id: int = 0
-    num_ubatches: int = 1
-    num_lanes: int = 1
+    id: Int = 0
+    num_ubatches: Int = 1
+    num_lanes: Int = 1
     device: str = ""
 
 
@@ -128,7 +131,7 @@ class PhaseChange(Record, tag="phase", kw_only=True, gc=False):
     """
 
     phase: Phase
-    step: int = 0
+    step: Int = 0
     why: str = ""
     error: str = ""
 
@@ -136,29 +139,29 @@ class PhaseChange(Record, tag="phase", kw_only=True, gc=False):
 class ScheduledRequest(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One scheduled request of a step, as the scheduler saw it. No ids, no tokens."""
 
-    scheduled: int
-    computed: int
+    scheduled: Int
+    computed: Int
     new: bool = False
-    draft: int = 0
+    draft: Int = 0
 
 
 class Step(msgspec.Struct, omit_defaults=True, gc=False):
     """Scheduler state of the step in which something happened."""
 
-    index: int
+    index: Int
     kind: Literal["real", "dummy", "idle", "warmup"] = "real"
-    total_tokens: int = 0
-    num_reqs: int = 0
-    draft_tokens: int = 0
+    total_tokens: Int = 0
+    num_reqs: Int = 0
+    draft_tokens: Int = 0
     requests: list[ScheduledRequest] = []
 
 
 class Spec(msgspec.Struct, frozen=True, gc=False):
     """One buffer of a get_simultaneous call."""
 
-    shape: list[int]
+    shape: list[Int]
     dtype: str
-    bytes: int
+    bytes: Int
 
 
 class Leaf(msgspec.Struct, omit_defaults=True, gc=False):
@@ -171,7 +174,7 @@ class Leaf(msgspec.Struct, omit_defaults=True, gc=False):
 
     name: str
     kind: Literal["constant", "driver", "unbound"]
-    value: int | None = None
+    value: Int | None = None
     role: str | None = None
     source: str = ""
     where: str = ""
@@ -208,10 +211,10 @@ class Site(Record, tag="site", kw_only=True, gc=False):
     a hint. `caller` is vLLM's own caller string.
     """
 
-    id: int
+    id: Int
     file: str
     function: str
-    line: int
+    line: Int
     caller: str
     path: str = ""
 
@@ -224,25 +227,25 @@ class Request(Record, tag="request", kw_only=True, gc=False):
     of a fused MoE layer `fused_experts` and `prepare_finalize`.
     """
 
-    site: int
+    site: Int
     slot: Slot
-    bytes: int
-    arena: int
+    bytes: Int
+    arena: Int
     phase: Phase
     step: Step | None = None
-    generation: int = 0
-    address: int = 0
+    generation: Int = 0
+    address: Int = 0
     locked: bool = False
     capturing: bool = False
-    graph: int | None = None
-    stream: int = 0
+    graph: Int | None = None
+    stream: Int = 0
     cudagraph_mode: str = ""
     layer: str = ""
     specs: list[Spec] = []
     stack: list[str] = []
     provenance: Provenance | None = None
-    thread: int = 0
-    manager: int = 0
+    thread: Int = 0
+    manager: Int = 0
     classes: dict[str, list[str]] = {}
 
 
@@ -250,39 +253,39 @@ class Growth(Record, tag="growth", kw_only=True, gc=False):
     """An arena was replaced. `after` is its new size; `forced` marks growth that the lock
     would have refused and `--on-growth grow` allowed. `site` is None for a reserve."""
 
-    site: int | None = None
+    site: Int | None = None
     slot: Slot
-    before: int
-    after: int
+    before: Int
+    after: Int
     phase: Phase
     step: Step | None = None
-    generation: int = 0
-    address: int = 0
-    old_address: int = 0
+    generation: Int = 0
+    address: Int = 0
+    old_address: Int = 0
     locked: bool = False
     capturing: bool = False
     forced: bool = False
     reserve: bool = False
-    kept_bytes: int = 0
+    kept_bytes: Int = 0
     window: Window = "unknown"
-    manager: int = 0
+    manager: Int = 0
 
 
 class Failure(Record, tag="failure", kw_only=True, gc=False):
     """vLLM refused: a locked arena, a missing persistent resource, a layer's own check."""
 
     kind: Literal["arena", "persistent", "layer", "memory"]
-    site: int | None = None
+    site: Int | None = None
     slot: Slot
-    required: int | None = None
-    arena: int | None = None
+    required: Int | None = None
+    arena: Int | None = None
     phase: Phase
     step: Step | None = None
     key: str = ""
     layer: str = ""
     survived: bool = False
     text: str = ""
-    manager: int = 0
+    manager: Int = 0
 
 
 def _one_each(slots: list[Slot], values: list[int], name: str) -> None:
@@ -296,10 +299,10 @@ class Lock(Record, tag="lock", kw_only=True, gc=False):
 
     event: Literal["lock", "unlock"]
     slots: list[Slot]
-    sizes: list[int]
+    sizes: list[Int]
     phase: Phase
-    step: int = 0
-    manager: int = 0
+    step: Int = 0
+    manager: Int = 0
 
     def __post_init__(self) -> None:
         _one_each(self.slots, self.sizes, "sizes")
@@ -313,10 +316,10 @@ class Capture(Record, tag="capture", kw_only=True, gc=False):
     """
 
     event: Literal["end", "release"] = "end"
-    graph: int = 0
+    graph: Int = 0
     throwaway: bool = False
     slots: list[Slot] = []
-    generations: list[int] = []
+    generations: list[Int] = []
 
     def __post_init__(self) -> None:
         _one_each(self.slots, self.generations, "generations")
@@ -325,22 +328,22 @@ class Capture(Record, tag="capture", kw_only=True, gc=False):
 class Persistent(Record, tag="persistent", kw_only=True, gc=False):
     """A persistent resource was made in a slot."""
 
-    site: int | None = None
+    site: Int | None = None
     slot: Slot
     key: str
     phase: Phase
-    bytes: int | None = None
+    bytes: Int | None = None
 
 
 class View(Record, tag="view", kw_only=True, gc=False):
     """`--check-views`: a view taken at `generation` outlived a growth or the next request."""
 
-    site: int
+    site: Int
     slot: Slot
-    generation: int
-    now: int
+    generation: Int
+    now: Int
     why: Literal["growth", "next request"]
-    bytes: int = 0
+    bytes: Int = 0
     phase: Phase = "serving"
 
 
@@ -352,25 +355,25 @@ class Ordering(Record, tag="ordering", kw_only=True, gc=False):
     """
 
     slot: Slot
-    first: int
-    second: int
+    first: Int
+    second: Int
     ordered: bool
-    streams: list[int] = msgspec.field(default_factory=list)
+    streams: list[Int] = msgspec.field(default_factory=list)
     first_stack: list[str] = msgspec.field(default_factory=list)
     second_stack: list[str] = msgspec.field(default_factory=list)
     phase: Phase = "serving"
-    step: int = 0
+    step: Int = 0
     capturing: bool = False
 
 
 class Count(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Calls of one (site, slot) in one phase so far, and the largest request among them."""
 
-    site: int
+    site: Int
     slot: Slot
     phase: Phase
-    calls: int
-    max_bytes: int
+    calls: Int
+    max_bytes: Int
 
 
 class Counts(Record, tag="counts", kw_only=True, gc=False):
@@ -380,12 +383,12 @@ class Counts(Record, tag="counts", kw_only=True, gc=False):
     `max_continued` of one that was still prefilling.
     """
 
-    step: int
-    steps_real: int = 0
-    max_tokens: int = 0
-    max_reqs: int = 0
-    max_computed: int = 0
-    max_continued: int = 0
+    step: Int
+    steps_real: Int = 0
+    max_tokens: Int = 0
+    max_reqs: Int = 0
+    max_computed: Int = 0
+    max_continued: Int = 0
     counts: list[Count] = []
 
 
@@ -393,14 +396,14 @@ class Memory(Record, tag="memory", kw_only=True, gc=False):
     """What KV sizing decided in this worker, in bytes, read in the worker. `window`: what it
     had measured, in words; a trace without it does not tell growth in the graph estimate."""
 
-    available_kv_bytes: int | None = None
+    available_kv_bytes: Int | None = None
     fixed_kv: str | None = None
-    weights_bytes: int | None = None
-    num_gpu_blocks: int | None = None
-    block_size: int | None = None
-    bytes_per_block: int | None = None
-    free_bytes: int | None = None
-    total_bytes: int | None = None
+    weights_bytes: Int | None = None
+    num_gpu_blocks: Int | None = None
+    block_size: Int | None = None
+    bytes_per_block: Int | None = None
+    free_bytes: Int | None = None
+    total_bytes: Int | None = None
     window: str = ""
 
 
@@ -412,7 +415,7 @@ class ReserveEvent(Record, tag="reserve", kw_only=True, gc=False):
 
     event: Literal["applied", "refused", "satisfied"]
     slots: list[Slot] = []
-    sizes: list[int] = []
+    sizes: list[Int] = []
     phase: Phase = "profile"
     why: str = ""
     path: str = ""
@@ -424,7 +427,7 @@ class Truncated(Record, tag="truncated", kw_only=True, gc=False):
     """A cap was reached: later novelties of `what` are only kept as per-site maxima."""
 
     what: str
-    limit: int
+    limit: Int
 
 
 class NearLimit(Record, tag="near", kw_only=True, gc=False):
@@ -432,9 +435,9 @@ class NearLimit(Record, tag="near", kw_only=True, gc=False):
     needs `bytes` of `arena`, and at most `worst`. `site` is `file:function`; once a site."""
 
     site: str
-    bytes: int
-    arena: int
-    worst: int = 0
+    bytes: Int
+    arena: Int
+    worst: Int = 0
     step: Step | None = None
 
 
@@ -455,7 +458,7 @@ class Note(Record, tag="note", kw_only=True, gc=False):
 class End(Record, tag="end", kw_only=True, gc=False):
     """The process ended in order."""
 
-    steps: int = 0
+    steps: Int = 0
 
 
 AnyRecord = (

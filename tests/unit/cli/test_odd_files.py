@@ -199,13 +199,13 @@ def test_counters_of_a_guard_that_cannot_be_read_are_told_and_the_rest_is_served
     tmp_path: Path,
 ) -> None:
     """A scrape must not wait for them, nor end at them."""
-    (tmp_path / "guard-0.prom").write_text("# TYPE a_total counter\na_total 3 1e999\n")
-    os.mkfifo(tmp_path / "guard-1.prom")
-    (tmp_path / "guard-2.prom").write_bytes(b"\0\xff")
-    (tmp_path / "guard-3.prom").mkdir()
-    with (tmp_path / "guard-4.prom").open("wb") as hole:
+    (tmp_path / "guard-rank0.prom").write_text("# TYPE a_total counter\na_total 3 1e999\n")
+    os.mkfifo(tmp_path / "guard-rank1.prom")
+    (tmp_path / "guard-rank2.prom").write_bytes(b"\0\xff")
+    (tmp_path / "guard-rank3.prom").mkdir()
+    with (tmp_path / "guard-rank4.prom").open("wb") as hole:
         hole.truncate(1 << 40)
-    (tmp_path / "guard-5.prom").write_text(f"a_total 3 {'9' * 400}\n")  # a time
+    (tmp_path / "guard-rank5.prom").write_text(f"a_total 3 {'9' * 400}\n")  # a time
     with closing(MetricsServer(None, None, tmp_path / "guard.prom", "127.0.0.1:0")) as server:
         server.refresh()
         served = urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=9).read()
