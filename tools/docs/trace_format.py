@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, get_args
 
 import msgspec
@@ -44,7 +45,8 @@ def source_type(kind: Any, name: str) -> str:
     words = get_args(getattr(records, text, None))
     if 0 < len(words) <= MOST_WORDS and all(isinstance(word, str) for word in words):
         return f"one of {list(words)}"
-    return text.replace('"', "").replace("Literal[", "one of [")
+    plain = re.sub(r"\bInt\b", "int", text)  # of 64 bits, as the page says
+    return plain.replace('"', "").replace("Literal[", "one of [")
 
 
 def escaped(text: str) -> str:
