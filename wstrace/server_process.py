@@ -135,7 +135,7 @@ class ServerProcess:
 
     def _progress(self) -> tuple[int, int]:
         """What changes while the server starts: its log's bytes, its processes' CPU ticks."""
-        return self.log.stat().st_size, sum(map(_ticks, self.processes()))
+        return self.log.stat().st_size, sum(map(cpu_ticks, self.processes()))
 
     def ended_within(self, seconds: float) -> str | None:
         """How it ended, in words; None where it still runs after `seconds`."""
@@ -234,7 +234,7 @@ def _with_parent() -> None:
 _libc: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def _ticks(pid: int) -> int:
+def cpu_ticks(pid: int) -> int:
     """Clock ticks that a process has computed; 0 for one that is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()

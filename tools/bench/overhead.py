@@ -233,6 +233,8 @@ def filled(module: Any, num_ubatches: int) -> Any:
     """A manager of CPU tensors whose arena has room for every request here."""
     import torch
 
+    if not torch.accelerator.is_available():
+        torch.accelerator.empty_cache = lambda: None  # a growth calls it; it raises without one
     manager = module.WorkspaceManager(torch.device("cpu"), num_ubatches=num_ubatches)
     manager.get_simultaneous(((1 << 20,), torch.uint8))
     return manager
@@ -244,8 +246,6 @@ def measure(
     import torch
 
     spec = ((64, 128), torch.float16)
-    if not torch.accelerator.is_available():
-        torch.accelerator.empty_cache = lambda: None  # a growth calls it; it raises without one
     off, one = partial(detached, live), filled(module, num_ubatches=1)
     rows = [
         paired(off, f"{n} buffer{'s' * (n > 1)}", block(one, [spec] * n), pairs, calls)

@@ -22,7 +22,7 @@ Window = Literal["counted", "not counted", "unknown"]
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """What a recorder writes; a larger number is no record, and would be no time and no size."""
 
-Limit = Int | str | bool | list[Int] | None
+Limit = int | str | bool | list[int] | None
 
 
 class Slot(msgspec.Struct, frozen=True, order=True, gc=False):

@@ -11,6 +11,7 @@ import msgspec
 from wstrace.trace.cleaning import clean_text, cleaned
 from wstrace.trace.records import (
     AnyRecord,
+    Int,
     Leaf,
     Phase,
     Provenance,
@@ -43,12 +44,12 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """What is of one request alone, as a rule; the other fields are `_Rest`'s."""
 
     t: Literal["request"]  # not a tag: those of a lone struct need not be there
-    site: int
+    site: Int
     slot: Slot
-    bytes: int
-    arena: int
+    bytes: Int
+    arena: Int
     phase: Phase
-    ns: int = 0
+    ns: Int = 0
     step: _UnreadStep | None = None
 
 
@@ -56,19 +57,19 @@ class _Rest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
     """What many requests of a file have in common: nearly all of their 4 KB. Not decoded yet
     are its long fields, of which the parts are often known where the whole is not."""
 
-    generation: int = 0
-    address: int = 0
+    generation: Int = 0
+    address: Int = 0
     locked: bool = False
     capturing: bool = False
-    graph: int | None = None
-    stream: int = 0
+    graph: Int | None = None
+    stream: Int = 0
     cudagraph_mode: str = ""
     layer: str = ""
     specs: msgspec.Raw = msgspec.Raw(b"[]")
     stack: msgspec.Raw = msgspec.Raw(b"[]")
     provenance: msgspec.Raw = msgspec.Raw(b"null")
-    thread: int = 0
-    manager: int = 0
+    thread: Int = 0
+    manager: Int = 0
     classes: msgspec.Raw = msgspec.Raw(b"{}")
 
 

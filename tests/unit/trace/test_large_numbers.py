@@ -23,6 +23,8 @@ def enlarged(value: Any) -> Iterator[Any]:
     """`value` once for each of its numbers, with that one large."""
     if isinstance(value, dict):
         for key, inner in value.items():
+            if key == "limits":  # a reserve's may be large too: its formulas refuse them
+                continue
             yield from ({**value, key: changed} for changed in enlarged(inner))
     elif isinstance(value, list):
         for i, inner in enumerate(value):
