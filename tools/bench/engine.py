@@ -35,6 +35,7 @@ BATCH, LENGTH, PROMPT = 8, 2048, 100
 WARM, STEPS = 2, 8
 KINDS: Final = {"pair": (True, False), "control": (False, False)}
 Block = list[float]
+"""Seconds of each step, and of CPU time of all of them together at the end."""
 
 
 def prompt(number: int) -> dict[str, list[int]]:
@@ -64,7 +65,7 @@ class Served:
         self.left -= 40  # the batch's first tokens come one after another
 
     def block(self, recorded: bool) -> Block:
-        """Seconds of each of STEPS decode steps, after WARM untimed ones."""
+        """STEPS decode steps, after WARM untimed ones."""
         if self.left < WARM + STEPS:
             self.fill()
         self.left -= WARM + STEPS
@@ -72,12 +73,14 @@ class Served:
             pass
         found = []
         with nullcontext() if recorded else detached(self.live):
-            for number in range(WARM + STEPS):
+            for _ in range(WARM):
+                self.engine.step()
+            used = time.process_time()
+            for _ in range(STEPS):
                 began = time.perf_counter()
                 self.engine.step()
-                if number >= WARM:
-                    found.append(time.perf_counter() - began)
-        return found
+                found.append(time.perf_counter() - began)
+        return [*found, time.process_time() - used]
 
     def pairs(self, seconds: float, rng: random.Random) -> Iterator[tuple[str, Block, Block]]:
         """(kind, steps of the first side, of the second) for so long."""
@@ -122,11 +125,12 @@ def serve(folder: Path, seconds: float) -> None:
 def figures(run: list[tuple[str, Block, Block]]) -> dict[str, list[float]]:
     """The figures of one run: ratios above 1 are better with the recorder."""
     pairs = {kind: [(a, b) for k, a, b in run if k == kind] for kind in KINDS}
-    speed = {k: [sum(b) / sum(a) for a, b in found] for k, found in pairs.items()}
+    speed = {k: [sum(b[:-1]) / sum(a[:-1]) for a, b in found] for k, found in pairs.items()}
     return {
         "tokens/s ratio": speed["pair"],
         "control": speed["control"],
-        "tokens/s": [BATCH * STEPS / sum(a) for a, _ in pairs["pair"]],
+        "tokens per CPU s ratio": [b[-1] / a[-1] for a, b in pairs["pair"]],
+        "tokens/s": [BATCH * STEPS / sum(a[:-1]) for a, _ in pairs["pair"]],
         "p99 ratio": _p99(pairs["pair"]),
         "p99 control": _p99(pairs["control"]),
         "p99 ms": [t * 1e3 for t in _p99s([a for a, _ in pairs["pair"]])],
@@ -137,7 +141,7 @@ def _p99s(blocks: list[Block], parts: int = 8) -> list[float]:
     """The 99th percentile of each part of the run, seconds: one of all has no spread."""
     size = max(1, len(blocks) // parts)
     starts = range(0, size * parts, size)
-    cut = [[t for block in blocks[at : at + size] for t in block] for at in starts]
+    cut = [[t for block in blocks[at : at + size] for t in block[:-1]] for at in starts]
     return [quantiles(steps, n=100, method="inclusive")[-1] for steps in cut if len(steps) > 1]
 
 
@@ -157,6 +161,7 @@ def sentence(found: dict[str, list[float]]) -> str:
         f"with the recorder: {median(ratio):.4f} of the speed without (95 % of resampled "
         f"medians: {low:.4f} to {high:.4f}, {len(ratio)} pairs; target {TARGET}: {verdict}). "
         f"With the hooks off on both sides: {median(control):.4f} ({near:.4f} to {far:.4f}). "
+        f"Of CPU time it is {median(found['tokens per CPU s ratio']):.4f}. "
         f"The p99 of the time between two tokens is {median(found['p99 ms']):.2f} ms; without "
         f"it is {median(found['p99 ratio']):.3f} times that (hooks off on both sides "
         f"{median(found['p99 control']):.3f})."

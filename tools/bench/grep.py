@@ -1,6 +1,6 @@
 """Triage beside grep: CPU time of both on the same log, in turn.
 
-    scripts/bench grep [--mb 192] [--rounds 4] [--write]
+    scripts/bench grep [--mb 256] [--rounds 6] [--write]
 
 `grep -c` counts the lines with the message's beginning and understands nothing: what reading a
 log costs at least. Both read the same file, the one after the other, in turn; the first half of
@@ -66,8 +66,8 @@ def figures(run: list[dict[str, float]]) -> twice.Run:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--mb", type=int, default=192)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--mb", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--write", action="store_true", help="Put it into docs/scale.md.")
     options = parser.parse_args()
     if options.rounds < 2:
