@@ -7,8 +7,9 @@ Needs PyTorch, no vLLM: the manager is a stand-in with vLLM's method, the layers
 two callers, class names and one write. A seen one pays for a look-up; where callers were
 followed, for a look at who they are too. Pairs alternate with and without the hooks, and, for
 the look alone, the hooks as they are with hooks whose source lacks the look (it is cut out of
-the syntax tree here, and nowhere else). CPU time of the thread; what is printed is one line of
-JSON. --write puts it into docs/overhead.md.
+the syntax tree here, and nowhere else); in C (scripts/bench builds it where there is a
+compiler), with entries that name no caller. All is measured twice. CPU time of the thread; what
+is printed is one line of JSON. --write puts it into docs/overhead.md.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
@@ -32,10 +33,12 @@ from typing import Any
 import torch
 
 from tools import ROOT
-from tools.bench.overhead import Block, cpu_name, paired, write
+from tools.bench.overhead import Block, Row, agreed, cpu_name, paired, write
 from wstrace.recorder.hooks import requests
+from wstrace.recorder.hooks.native import wrap_seen
 from wstrace.recorder.hooks.requests import wrap_ensure
 from wstrace.recorder.settings import Settings
+from wstrace.recorder.state.counters import CLOSE_LOOKS
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.toggle import detached
 from wstrace.trace.records import Request
@@ -130,8 +133,8 @@ def without_look() -> Any:
     return names["wrap_ensure"]
 
 
-def look(live: Live, original: Any, ask: Any, step: Any, pairs: int, calls: int) -> float:
-    """Microseconds that the look adds to a seen request of one way."""
+def look(live: Live, original: Any, ask: Any, step: Any, pairs: int, calls: int) -> Row:
+    """What the look adds to a seen request of one way."""
     blind, whole = without_look()(live)(original), WorkspaceManager._ensure_workspace_size
 
     @contextmanager
@@ -142,7 +145,52 @@ def look(live: Live, original: Any, ask: Any, step: Any, pairs: int, calls: int)
         finally:
             WorkspaceManager._ensure_workspace_size = whole  # type: ignore[method-assign]
 
-    return round(median(paired(off, "look", seen(ask, step), pairs, calls).added), 3)
+    return paired(off, "look", seen(ask, step), pairs, calls)
+
+
+def look_in_c(live: Live, ask: Any, step: Any, pairs: int, calls: int) -> Row:
+    """The same in C: its entries, which C reads, name no caller on the other side."""
+    for _ in range(CLOSE_LOOKS + WARM_CALLS):
+        ask(step)
+
+    @contextmanager
+    def off() -> Iterator[None]:
+        entries = live.counters.entries()
+        callers = [entry.caller for entry in entries]
+        for entry in entries:
+            entry.caller = None
+        try:
+            yield
+        finally:
+            for entry, caller in zip(entries, callers, strict=True):
+                entry.caller = caller
+
+    return paired(off, "look in C", seen(ask, step), pairs, calls)
+
+
+@contextmanager
+def in_c(folder: str, original: Any) -> Iterator[Live | None]:
+    """A recorder whose look-up is C's on the manager; None where there is none."""
+    live = Live(Settings(directory=folder, run="bench-c"))
+    before: Any = WorkspaceManager._ensure_workspace_size
+    made: Any = wrap_seen(live)(original)
+    WorkspaceManager._ensure_workspace_size = made  # type: ignore[method-assign]
+    try:
+        yield None if live.counters.table is None else live
+    finally:
+        WorkspaceManager._ensure_workspace_size = before  # type: ignore[method-assign]
+        live.output.writer.close()
+
+
+def numbers(rows: Mapping[str, Row]) -> dict[str, float]:
+    """The median of what each adds, microseconds."""
+    return {name: round(median(row.added), 3) for name, row in rows.items()}
+
+
+def halves(rows: Mapping[str, Row]) -> dict[str, list[float]]:
+    """The middle half of what each adds."""
+    cut = {name: quantiles(row.added, n=4) for name, row in rows.items()}
+    return {name: [round(low, 3), round(high, 3)] for name, (low, _, high) in cut.items()}
 
 
 def measure(sizes: int, pairs: int, calls: int) -> dict[str, Any]:
@@ -160,21 +208,25 @@ def measure(sizes: int, pairs: int, calls: int) -> dict[str, Any]:
         layer.decode(module.BenchMetadata(7, 0))  # the sources are read and parsed once
         found = firsts(module, layer, range(8, 8 + sizes))
         off = partial(detached, live)
-        cost = {}
-        looks = {}
+        cost: dict[str, Row] = {}
+        looks: dict[str, Row] = {}
+        looks_in_c: dict[str, Row] = {}
         ways = {
             "no_caller": layer.scratch,
             "one_caller": layer.direct,
             "two_callers": layer.decode,
         }
         for name, ask in ways.items():
-            row = paired(off, name, seen(ask, step), pairs, calls)
-            cost[name] = round(median(row.added), 3)
+            cost[name] = paired(off, name, seen(ask, step), pairs, calls)
             looks[name] = look(live, original, ask, step, pairs, calls)
         layer.prefill(step)  # a second way of the same key
-        row = paired(off, "two_ways", seen(layer.decode, step), pairs, calls)
-        cost["two_ways"] = round(median(row.added), 3)
+        cost["two_ways"] = paired(off, "two_ways", seen(layer.decode, step), pairs, calls)
+        with in_c(folder, original) as native:
+            if native is not None:
+                for name, ask in ways.items():
+                    looks_in_c[name] = look_in_c(native, ask, step, pairs, calls)
         asks = [r for r in written if isinstance(r, Request)]
+        live.hooks.remove()
     return {
         "bench": "first_request",
         "sizes": sizes,
@@ -182,8 +234,14 @@ def measure(sizes: int, pairs: int, calls: int) -> dict[str, Any]:
         "recorded": len(asks),
         "first_ms": round(median(found), 4),
         "first_p90_ms": round(quantiles(found, n=10)[-1], 4),
-        "seen_added_us": cost,
-        "look_us": looks,
+        "seen_added_us": numbers(cost),
+        "look_us": numbers(looks),
+        "look_in_c_us": numbers(looks_in_c),
+        "middle_half_us": {
+            "seen_added_us": halves(cost),
+            "look_us": halves(looks),
+            "look_in_c_us": halves(looks_in_c),
+        },
         "machine": cpu_name(),
         "load": round(os.getloadavg()[0], 1),
     }
@@ -206,15 +264,33 @@ def told(found: dict[str, Any]) -> str:
         f"{looks[n]:+.2f} us where it needs {words}" for n, words in kinds.items()
     )
     worst = "met" if max(looks.values()) <= LOOK_US else "missed"
+    in_c = found["look_in_c_us"]
+    least = ", ".join(f"{in_c[n]:+.2f} us" for n in kinds if n in in_c)
+    c_met = "met" if in_c and max(in_c.values()) <= LOOK_US else "missed"
     sentences = (
         f"Through two followed callers, with class names: {first} ({found['sizes']} sizes;",
         f"target {FIRST_MS} ms: {met}). A seen request adds {cost['no_caller']:.2f} us here,",
         "on a manager that does nothing. Of that, the look at who called, against the same",
         f"code without it, in turn: {shown} for its formula (target {LOOK_US} us: {worst}).",
+        *([f"In C the three are {least} ({c_met})."] if in_c else []),
         f"Where another way makes equal bytes, {more:.2f} us more. {found['machine']}, load",
         f"average {found['load']:.1f}.",
     )
-    return " ".join(sentences)
+    return " ".join(sentences) + compared(found)
+
+
+def compared(found: dict[str, Any]) -> str:
+    """Where the second run differs from the first by more than the first's own spread."""
+    again, names, outside = found.get("again"), [], []
+    if again is None:
+        return ""
+    for kind, spread in found["middle_half_us"].items():
+        for name, (low, high) in spread.items():
+            names.append(f"{kind.removesuffix('_us')} {name}".replace("_", " "))
+            if not low <= again[kind][name] <= high:
+                outside.append(names[-1])
+    first = f" Measured twice; the first requests' median was {again['first_ms']:.2f} ms then."
+    return first + agreed(names, outside)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -226,6 +302,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help="Put it into docs/.")
     options = parser.parse_args(arguments)
     found = measure(options.sizes, options.pairs, options.calls)
+    again = measure(options.sizes, options.pairs, options.calls)
+    found["again"] = {kind: again[kind] for kind in ("first_ms", *found["middle_half_us"])}
     print(json.dumps(found))
     if options.write:
         write(ROOT / "docs" / "overhead.md", f"\n{told(found)}\n", BEGIN, END)

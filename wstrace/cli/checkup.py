@@ -43,7 +43,7 @@ def run_all(folder: Path) -> Iterator[Check]:
     yield vllm
     if vllm.state != "bad":
         yield from _hooks()
-        yield _look_up()
+        yield look_up_check()
     yield folder_check(folder)
     yield from _lost_here(folder)
 
@@ -104,7 +104,7 @@ def _hooks() -> Iterator[Check]:
             yield Check(place.name, "ok", f"{_methods(len(place.hooks))} as known")
 
 
-def _look_up() -> Check:
+def look_up_check() -> Check:
     """Whether seen requests would be looked up in C, and why not."""
     from wstrace.recorder.hooks.native import NotUsedError, extension
     from wstrace.recorder.settings import read_settings

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 
 import wstrace
 from tests.unit.recorder.test_ways import Recorded
+from wstrace.cli.checkup import look_up_check
 from wstrace.recorder.hooks import native
 from wstrace.recorder.hooks.native import NotUsedError, extension, wrap_seen
 from wstrace.recorder.settings import Settings, read_settings
@@ -74,6 +75,19 @@ def test_what_keeps_it_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch, __version__=wstrace.__version__, seen=lambda *_: False)
     monkeypatch.delattr("torch.compiler.substitute_in_graph")
     assert why_not().startswith("PyTorch cannot trace past it: ImportError: ")
+
+
+def test_doctor_says_which_one_a_run_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WSTRACE_NATIVE", raising=False)
+    monkeypatch.setitem(sys.modules, native.MODULE, None)
+    told = "looked up in Python (wstrace-native is not installed)"
+    assert look_up_check().detail == told
+    monkeypatch.setattr(native, "_tell_dynamo", lambda seen: None)
+    fake(monkeypatch, __version__=wstrace.__version__, seen=lambda *_: False)
+    assert look_up_check().detail == f"looked up in C (wstrace-native {wstrace.__version__})"
+    monkeypatch.setenv("WSTRACE_NATIVE", "0")
+    assert look_up_check().detail == "looked up in Python (WSTRACE_NATIVE)"
+    assert look_up_check().state == "ok"
 
 
 @pytest.mark.parametrize("content", [{"__version__": "0.0.1"}, {}])
@@ -128,7 +142,8 @@ def test_python_and_c_record_and_count_alike(
             else:
                 recorded.traffic((word,))
         live.forget_hot()
-        asks = [(a.bytes, a.slot, a.provenance) for a in recorded.asks()]
+        made = [(a, a.provenance and a.provenance.formula) for a in recorded.asks()]
+        asks = [(ask.bytes, ask.slot, formula) for ask, formula in made]
         counted = {k: (v.calls, v.max_bytes) for k, v in live.counters.tallies.items()}
         told.append((asks, counted))
     assert told[0] == told[1]

@@ -309,4 +309,5 @@ def test_layers_are_looked_at_for_so_many_requests_alone(made: Made) -> None:
     assert entry.left == 0
     assert entry.way is not None
     assert entry.way.values == ()
+    assert found.live.counters.entries() == [entry]  # with what is counted elsewhere
     assert entry.calls == 2 * (CLOSE_LOOKS // 2 + 2)

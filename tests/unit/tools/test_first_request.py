@@ -25,6 +25,13 @@ def test_a_first_request_is_sliced_and_quick(capsys: pytest.CaptureFixture[str])
     assert set(found["seen_added_us"]) == {"no_caller", "one_caller", "two_callers", "two_ways"}
     assert set(found["look_us"]) == {"no_caller", "one_caller", "two_callers"}
     assert max(found["seen_added_us"].values()) < 20
+    assert found["again"].keys() == {"first_ms", *found["middle_half_us"]}
+    said = first_request.told(found)
+    assert "Measured twice" in said
+    found["again"]["look_us"]["one_caller"] = (
+        found["middle_half_us"]["look_us"]["one_caller"][1] + 1
+    )
+    assert "look one caller" in first_request.told(found).rpartition("outside")[2]
 
 
 def test_without_the_look_another_caller_is_not_seen() -> None:
