@@ -6,6 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Else the examples are the same in each run (profile `ci`): an old fault that one of them
+# happens to find would stop somebody else's change.
+settings.register_profile("drawn", deadline=None, print_blob=True)
 
 GOLD = Path(__file__).parent / "gold"
 

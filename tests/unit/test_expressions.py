@@ -16,7 +16,8 @@ import wstrace
 
 FOLDER = Path(wstrace.__file__).parent
 MARK = "# matches: "
-CALLS = "compile|search|match|fullmatch|sub|subn|split|findall|finditer"
+FINDING = {"search", "match", "fullmatch", "findall", "finditer"}
+CALLS = FINDING | {"compile", "sub", "subn", "split"}
 
 
 class Expression(NamedTuple):
@@ -30,6 +31,8 @@ class Expression(NamedTuple):
 def expressions(path: Path) -> Iterator[Expression]:
     """Those of one module; what is passed by name has its sample where it is compiled."""
     text = path.read_text("utf-8")
+    if "re." not in text:
+        return
     found = list(_calls(ast.parse(text)))
     if not found:
         return
@@ -41,19 +44,21 @@ def expressions(path: Path) -> Iterator[Expression]:
         yield Expression(module, call, above)
 
 
-def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, ast.stmt]]:
+def _calls(
+    tree: ast.AST, statement: ast.stmt | None = None
+) -> Iterator[tuple[ast.Call, ast.stmt]]:
     """Each call with the innermost statement that it stands in."""
-    inside: dict[ast.Call, ast.stmt] = {}
-    for statement in ast.walk(tree):  # outer ones first
-        if isinstance(statement, ast.stmt):
-            calls = (n for n in ast.walk(statement) if isinstance(n, ast.Call))
-            inside |= {c: statement for c in calls if _is_expression(c)}
-    return iter(inside.items())
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Call) and statement is not None and _is_expression(node):
+            yield node, statement
+        yield from _calls(node, node if isinstance(node, ast.stmt) else statement)
 
 
 def _is_expression(call: ast.Call) -> bool:
-    named = re.fullmatch(rf"re\.({CALLS})", ast.unparse(call.func))
-    return named is not None and not isinstance(call.args[0], ast.Name)
+    match call.func:
+        case ast.Attribute(ast.Name("re"), name) if name in CALLS:
+            return not isinstance(call.args[0], ast.Name)
+    return False
 
 
 def compiled(found: Expression) -> re.Pattern[str]:

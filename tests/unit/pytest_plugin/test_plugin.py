@@ -45,7 +45,7 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-PLUGINS = ("-p", "no:wstrace", "-p", "wstrace.pytest_plugin", "-p", "no:cacheprovider")
+PLUGINS = ("--disable-plugin-autoload", "-p", "wstrace.pytest_plugin", "-p", "no:cacheprovider")
 
 
 def _run(suite: pytest.Pytester, *arguments: str) -> pytest.RunResult:
@@ -53,7 +53,7 @@ def _run(suite: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 
 def _run_apart(suite: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return suite.runpytest_subprocess(*PLUGINS, *arguments, timeout=300)
+    return suite.runpytest_subprocess(*PLUGINS, "-p", "xdist", *arguments)
 
 
 def test_marker_passes_and_fails_by_the_trace(suite: pytest.Pytester) -> None:
@@ -367,7 +367,7 @@ def test_a_fixture_that_starts_the_engine_is_recorded(suite: pytest.Pytester) ->
 
 
 def test_the_entry_point_is_found(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_subprocess("--help", timeout=300)
+    result = pytester.runpytest_subprocess("--help")
     result.stdout.fnmatch_lines(["*--wstrace=[[]DIR]*"])
 
 
