@@ -14,7 +14,6 @@ from wstrace.gate.runs import load_runs
 from wstrace.testbed.engine import SERVE, Server, engine_env, free_port
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-STOP_SECONDS = 60
 
 
 def test_two_commands_with_one_run_id_are_one_run_of_two_engines(
@@ -48,7 +47,7 @@ def test_two_commands_with_one_run_id_are_one_run_of_two_engines(
         server.stop()
     finally:
         far.send_signal(signal.SIGTERM)
-        far.wait(STOP_SECONDS)
+        far.wait()
     (run,) = load_runs([tmp_path / "near", tmp_path / "far"])
     assert [worker.ranks.dp for worker in run.workers] == [0, 1]
     assert all(worker.counts and worker.counts.steps_real for worker in run.workers)

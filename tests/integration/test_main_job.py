@@ -142,12 +142,11 @@ def crash(engine: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -
     return Crash(server.log.read_text(), folder / "trace", statuses, ended, reserve)
 
 
-def exits(server: Server, seconds: float = 120.0) -> bool:
-    """Whether the server ends by itself."""
-    deadline = time.monotonic() + seconds
-    while server.exit_code is None and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return server.exit_code is not None
+def exits(server: Server) -> bool:
+    """Whether the server ends by itself; where it does not, pytest's limit ends the wait."""
+    while server.exit_code is None:
+        time.sleep(0.1)
+    return True
 
 
 def test_the_engine_dies_of_vllms_own_unchanged_error(crash: Crash) -> None:
@@ -285,7 +284,7 @@ def test_a_longer_model_len_reserves_by_the_formula_in_every_slot_once(
     assert server.complete(4092).status == 200
     kill_worker_mid_serving(server, trace)
     assert server.process is not None
-    server.process.wait(120)  # before that run.json has no end, and the run is inconclusive
+    server.process.wait()  # before that run.json has no end, and the run is inconclusive
 
     (view,) = load_run(trace).workers
     slots = [Slot(0, 0), Slot(0, 1), Slot(1, 0), Slot(1, 1)]
@@ -313,7 +312,7 @@ def kill_worker_mid_serving(server: Server, trace: Path) -> None:
         assert asking.is_alive(), "the request ended before it was seen running"
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
-    asking.join(60)
+    asking.join()
 
 
 def running(server: Server) -> bool:

@@ -50,10 +50,10 @@ def micro_batches(*work: Work) -> list[int]:
         threads = [threading.Thread(target=run, args=(i,)) for i in range(len(work))]
         for thread in threads:
             thread.start()
-        barrier.wait(timeout=60)
+        barrier.wait()
         contexts[0].cpu_wait_event.set()
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join()
     setattr(module("forward_context"), "_forward_context", None)  # noqa: B010
     return idents
 

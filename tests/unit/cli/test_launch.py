@@ -48,7 +48,7 @@ print(run_child(["sh", "-c", script], os.environ) == 41)
 @pytest.mark.parametrize("script", [WITH_A_THREAD, OFF_THE_MAIN_THREAD, SIGNAL_MEETS_A_THREAD])
 def test_a_second_thread_cannot_make_it_wait_for_ever(script: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout == "True\n"
 
@@ -57,7 +57,7 @@ def test_a_parent_that_ignores_sigchld(tmp_path: Path) -> None:
     ours = f"{sys.executable} -m wstrace.cli.app run -q -o {tmp_path / 't'} -- sh -c 'exit 7'"
     for _ in range(3):
         done = subprocess.run(
-            ["bash", "-c", f"trap '' CHLD; exec {ours}"], env=ENV, timeout=60, check=False
+            ["bash", "-c", f"trap '' CHLD; exec {ours}"], env=ENV, check=False
         )
         assert done.returncode == 7
 
@@ -71,13 +71,13 @@ def test_every_signal_that_somebody_sends_is_passed_on(tmp_path: Path, name: str
 import signal, sys, time
 signal.signal({number}, lambda *a: sys.exit(43))
 print("ready", flush=True)
-time.sleep(30)
+time.sleep(600)
 """
     process = start("-q", "-o", str(tmp_path / "t"), "--", sys.executable, "-c", script)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate()
     assert process.returncode == 43
 
 
@@ -148,7 +148,6 @@ def test_a_folder_that_turns_read_only_costs_the_trace_and_never_looks_clean(
         preexec_fn=_without_override,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert done.returncode == 9
@@ -163,7 +162,7 @@ def test_a_folder_without_room_is_told_before_anything_starts(tmp_path: Path) ->
     ours = f"{sys.executable} -m wstrace.cli.app run -o {tmp_path / 't'} -- echo started"
     done = subprocess.run(
         ["bash", "-c", f"ulimit -f 0; exec {ours} | cat"],
-        env=ENV, capture_output=True, text=True, timeout=60, check=False,
+        env=ENV, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout == ""
     assert done.stderr.startswith("wstrace: Cannot write run.json in ")

@@ -24,7 +24,7 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
     reader.start()
     write_output("hello", pipe)
-    reader.join(10)
+    reader.join()
     assert (read, pipe.is_fifo()) == ([b"hello"], True)
     assert list(tmp_path.iterdir()) == [pipe]
 

@@ -32,7 +32,7 @@ def start(*arguments: str, **env: str) -> subprocess.Popen[str]:
 
 def run(*arguments: str, **env: str) -> tuple[int, str, str]:
     process = start(*arguments, **env)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     return process.returncode, out, err
 
 
@@ -65,8 +65,7 @@ import signal, sys, time
 got = []
 signal.signal({int(number)}, lambda *a: got.append(1))
 print("ready", flush=True)
-deadline = time.time() + 30
-while not got and time.time() < deadline: time.sleep(0.01)
+while not got: time.sleep(0.01)
 time.sleep(0.3)
 sys.exit(40 + len(got))
 """
@@ -74,7 +73,7 @@ sys.exit(40 + len(got))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate()
     assert process.returncode == 41
 
 
@@ -153,14 +152,14 @@ def test_a_pipe_in_the_trace_folder_holds_no_run_up(tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_running_has_a_run_json_without_an_end(tmp_path: Path) -> None:
-    process = start("-q", "-o", str(tmp_path / "t"), "--", "sleep", "30")
+    process = start("-q", "-o", str(tmp_path / "t"), "--", "sleep", "600")
     path = tmp_path / "t" / "run.json"
-    deadline = time.monotonic() + 20
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    while not path.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
     assert "exit_code" not in json.loads(path.read_text())
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate()
     assert json.loads(path.read_text())["exit_code"] == 128 + signal.SIGTERM
 
 

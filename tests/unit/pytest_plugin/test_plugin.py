@@ -45,7 +45,11 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-PLUGINS = ("--disable-plugin-autoload", "-p", "wstrace.pytest_plugin", "-p", "no:cacheprovider")
+PLUGINS = (
+    *("--disable-plugin-autoload", "-p", "wstrace.pytest_plugin", "-p", "no:cacheprovider"),
+    # of the modules that this process has imported already
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
+)
 
 
 def _run(suite: pytest.Pytester, *arguments: str) -> pytest.RunResult:

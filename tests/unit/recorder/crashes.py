@@ -123,7 +123,7 @@ def kills(folder: Path, times: int, processes: int) -> dict[str, Any]:
         trace.mkdir(parents=True)
         tolds = [here / f"told.{n}" for n in range(processes)]
         pids = [forked(partial(serve, trace, told, 12_000), here / "err") for told in tolds]
-        _wait(partial(_all_serve, tolds))
+        _wait(partial(_all_serve, tolds), pids)
         time.sleep(chance.random() * 0.05)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -144,11 +144,12 @@ def _all_serve(tolds: list[Path]) -> bool:
     return all(told.exists() and told.stat().st_size for told in tolds)
 
 
-def _wait(until: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
+def _wait(until: Callable[[], bool], pids: list[int]) -> None:
+    """As long as all of the processes live; they stay to be waited for."""
+    look = os.WEXITED | os.WNOHANG | os.WNOWAIT
     while not until():
-        if time.monotonic() > deadline:
-            raise TimeoutError("a recording process did not start")
+        if any(os.waitid(os.P_PID, pid, look) for pid in pids):
+            raise ChildProcessError("a recording process ended before it served")
         time.sleep(0.002)
 
 
