@@ -6,7 +6,7 @@ same but for its `ns` and its step's number. Both are cut out of the line's byte
 the line is the key, and a line whose key is known is counted without being decoded.
 
 That the two numbers mean what they seem to is asked of the decoder for every new key
-(`_means`): the first line of a key is decoded in full, and lines of one key differ in two
+(`_new`): the first line of a key is decoded in full, and lines of one key differ in two
 numbers of JSON only. Alike are requests between two records that change what a request means
 (`_TURNS`) and of one phase, so that each outcome is that of the first.
 """
@@ -32,7 +32,7 @@ from wstrace.trace.records import (
 from wstrace.trace.shared_parts import STATEMENTS, UNDECODABLE, SharedParts
 from wstrace.trace.totals import Totals
 
-MOST_DISTINCT: Final = 200_000
+MOST_DISTINCT: Final = 100_000
 """Different requests kept of a file. A recorder writes 20,000 of a phase (WSTRACE_MAX_KEYS)."""
 _TURNS: Final[frozenset[type[Record]]] = frozenset((Growth, Lock, Manager, PhaseChange, Site))
 _START: Final = b'{"t":"request","ns":'
@@ -40,6 +40,8 @@ _STEP: Final = b'"step":{"index":'
 _DIGITS: Final = 18
 """More digits may be no number that a record can hold."""
 _MOST_ENDS: Final = 32
+_NAMES: Final = (b'"ns"', b'"index"', b'"step"', b"\\u")
+"""What may name one of the two numbers another time; an escape may spell any name."""
 _decode = msgspec.json.Decoder(AnyRecord).decode
 Odd = Callable[[int, bytes, Exception], None]
 """Told of a line that is no record: its number from 1, its bytes, and why."""
@@ -60,6 +62,7 @@ class _End:
 
     def __init__(self, text: bytes) -> None:
         self.text = text
+        self.names = any(name in text for name in _NAMES)
         self.known: dict[bytes, Repeats] = {}
 
 
@@ -176,7 +179,9 @@ class Collapsing:
         ns, index = line[20:comma], line[at:after]
         if type(record) is not Request or left < after or not _numbers(ns, index):
             return
-        if _means(record, line, ns, index):
+        if not _are(record, int(ns), index):
+            return
+        if _once(line, end, cuts) or _means(line, ns, index):
             end.known[line[comma:at] + line[after:left]] = self.repeats[id(record)]
 
     def _enter(self, record: Request) -> None:
@@ -230,16 +235,18 @@ def _numbers(ns: bytes, index: bytes) -> bool:
     )
 
 
-def _means(record: Request, line: bytes, ns: bytes, index: bytes) -> bool:
-    """Whether the two numbers that were cut out are the record's, whatever they are.
-
-    They are where no other field has their names; else another time and step are tried.
-    """
-    if not _are(record, int(ns), index):
+def _once(line: bytes, end: _End, cuts: tuple[int, int, int, int]) -> bool:
+    """Whether nothing else in the line has the two numbers' names: then these are they."""
+    comma, at, after, left = cuts
+    if end.names or any(line.find(name, after, left) >= 0 for name in _NAMES):
         return False
-    once = line.count(b'"ns"') == 1 and (not index or line.count(b'"index"') == 1)
-    if once and line.count(b'"step"') == bool(index) and b"\\u" not in line:
-        return True
+    before = line[comma:at]
+    counts = [before.count(name) for name in _NAMES]
+    return counts == ([0, 1, 1, 0] if at > comma else [0, 0, 0, 0])
+
+
+def _means(line: bytes, ns: bytes, index: bytes) -> bool:
+    """Whether another time and step in their places would be the record's as well."""
     other, later = b"%d" % (int(ns) + 1), b"%d" % (int(index) + 1) if index else b""
     comma = len(_START) + len(ns)
     at = line.find(_STEP, comma) + len(_STEP)

@@ -138,7 +138,7 @@ def load(
     meta, doubts = _run_of(path, chosen)
     processes = []
     wanted = [file for file, header in headers if header.run == chosen]
-    collapse = not whole and _are_large(wanted)
+    collapse = None if whole else _shared(wanted)
     with _uncollected():
         for file in wanted:
             process, told = _read(file, meta, collapse)
@@ -157,7 +157,7 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
     """
     meta, doubts = find_run(folder, run)
     processes = []
-    collapse = _are_large(files)
+    collapse = _shared(files)
     with _uncollected():
         for file in files:
             try:
@@ -174,15 +174,18 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
     return Trace(folder, run, processes, meta, [], list(dict.fromkeys(doubts)))
 
 
-def _are_large(files: Sequence[Path]) -> bool:
+def _shared(files: Sequence[Path]) -> SharedParts | None:
+    """The parts that the files of a large run have in common: its ranks ask for the same."""
     sizes = 0
     for file in files:
         with suppress(OSError):  # whoever reads it says so
             sizes += file.stat().st_size
-    return sizes >= COLLAPSED_FROM
+    return SharedParts() if sizes >= COLLAPSED_FROM else None
 
 
-def _read(file: Path, meta: RunFile | None, collapse: bool) -> tuple[ProcessTrace, list[str]]:
+def _read(
+    file: Path, meta: RunFile | None, collapse: SharedParts | None
+) -> tuple[ProcessTrace, list[str]]:
     """A file of the run of `meta`, and what it says or shows of records that it lacks."""
     process = read_file(file, collapse=collapse)
     process.sized = meta is not None and file.name in meta.sizes
@@ -418,18 +421,23 @@ def _foreign(path: Path) -> WstraceError:
 
 
 def read_file(
-    path: Path, *, collapse: bool = False, most_lines: int | None = None
+    path: Path, *, collapse: SharedParts | None = None, most_lines: int | None = None
 ) -> ProcessTrace:
     """All records of one file, or those of its first lines behind the header's.
 
+    `collapse`: requests that are alike are kept once, of these parts.
     A cut last line is tolerated and said (`cut`); a broken line in the middle is an error;
     records of a kind that this version does not know are counted, not lost silently.
     """
-    process = ProcessTrace(path, read_header(path), collapsed=collapse)
+    process = ProcessTrace(path, read_header(path), collapsed=collapse is not None)
     try:
         with path.open("rb", buffering=_BUFFER) as file:
             file.readline()
-            (_collapse if collapse else _keep)(process, islice(file, most_lines))
+            lines = islice(file, most_lines)
+            if collapse is None:
+                _keep(process, lines)
+            else:
+                _collapse(process, lines, collapse)
     except OSError as error:
         raise _unreadable(path, error) from error
     if any(type(record) is Header for record in process.events):
@@ -450,9 +458,9 @@ def _keep(process: ProcessTrace, lines: Iterable[bytes]) -> None:
             _odd(process, number, line, error)
 
 
-def _collapse(process: ProcessTrace, lines: Iterable[bytes]) -> None:
+def _collapse(process: ProcessTrace, lines: Iterable[bytes], parts: SharedParts) -> None:
     """The records of the lines, those that are alike once."""
-    made = Collapsing(SharedParts(), partial(_odd, process))
+    made = Collapsing(parts, partial(_odd, process))
     made.read(lines)
     process.records, process.repeats = made.records, made.repeats
     process.totals, process.beyond, process.lines = made.totals, made.beyond, made.lines

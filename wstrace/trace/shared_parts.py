@@ -24,7 +24,8 @@ from wstrace.trace.records import (
 )
 
 Part = TypeVar("Part")
-_MOST_TEXTS: Final = 4096
+_MOST_TEXTS: Final = 1 << 15
+_MOST_ALIKE: Final = 4096
 _MOST_ENDS: Final = 8
 _MOST_SHARED: Final = 1 << 16
 STATEMENTS: Final = b'"statements":['
@@ -38,6 +39,17 @@ class _UnreadStep(Step, gc=False):
     """A step whose requests are not decoded yet."""
 
     requests: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
+
+
+class _UnreadProvenance(Provenance, gc=False):
+    """A provenance whose lists are not decoded yet: where one number is new, they are known."""
+
+    arms: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
+    leaves: list[msgspec.Raw] = msgspec.field(default_factory=list)  # type: ignore[assignment]
+    statements: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
+    callers: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
+    types: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
+    others: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
 
 
 class _Head(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -77,7 +89,9 @@ _decode = msgspec.json.Decoder(AnyRecord).decode
 _head = msgspec.json.Decoder(_Head).decode
 _rest = msgspec.json.Decoder(_Rest).decode
 _stack = msgspec.json.Decoder(list[str]).decode
-_provenance = msgspec.json.Decoder(Provenance | None).decode
+_provenance = msgspec.json.Decoder(_UnreadProvenance | None).decode
+_leaf = msgspec.json.Decoder(Leaf).decode
+_LISTS: Final = ("arms", "statements", "callers", "types", "others")
 _specs = msgspec.json.Decoder(list[Spec]).decode
 _classes = msgspec.json.Decoder(dict[str, list[str]]).decode
 _scheduled = msgspec.json.Decoder(list[ScheduledRequest]).decode
@@ -120,6 +134,8 @@ class SharedParts:
         self._specs = _Texts(lambda text: cleaned(_specs(text))).part
         self._classes = _Texts(lambda text: cleaned(_classes(text))).part
         self._scheduled = _Texts(_scheduled).part
+        self._leaf = _Texts(self._one_leaf).part
+        self._texts = {name: _Texts(self._shared_list).part for name in _LISTS}
         self._provenances: dict[tuple[bytes, bytes], Provenance | None] = {}
         self._tail = b""
         self._marker = _CUTS[0]
@@ -192,7 +208,7 @@ class SharedParts:
         key = line[cut : len(line) - len(end)]
         like = known.get(key)
         if like is None:
-            if len(known) >= _MOST_TEXTS:
+            if len(known) >= _MOST_ALIKE:
                 known.clear()
             like = known[key] = self._made(_rest(b"{" + line[cut + 1 :]))
         return like
@@ -238,20 +254,35 @@ class SharedParts:
         key = head, tail
         if key in self._provenances:
             return self._provenances[key]
-        made: Provenance | None = cleaned(_provenance(text))
-        self._share(made)
+        made = self._read(_provenance(text))
         if len(self._provenances) >= _MOST_TEXTS:
             self._provenances.clear()
         self._provenances[key] = made
         return made
 
+    def _read(self, made: Any) -> Provenance | None:
+        """What is not decoded yet, decoded and clean."""
+        if made is not None:
+            made.__class__ = Provenance
+            made.leaves = [self._leaf(bytes(leaf)) for leaf in made.leaves]
+            for name, part in self._texts.items():
+                setattr(made, name, part(bytes(getattr(made, name))))
+            made.formula = made.formula and intern(clean_text(made.formula))
+            made.stopped = made.stopped and clean_text(made.stopped)
+        read: Provenance | None = made
+        return read
+
     def _share(self, made: Provenance | None) -> None:
         if made is not None:
             made.statements = self._shared(made.statements)
-            made.leaves = [self._leaf(leaf) for leaf in made.leaves]
+            made.leaves = [self._shared_leaf(leaf) for leaf in made.leaves]
             made.formula = made.formula and intern(made.formula)
 
-    def _leaf(self, leaf: Leaf) -> Leaf:
+    def _one_leaf(self, text: bytes) -> Leaf:
+        leaf: Leaf = cleaned(_leaf(text))
+        return self._shared_leaf(leaf)
+
+    def _shared_leaf(self, leaf: Leaf) -> Leaf:
         key = (leaf.name, leaf.value, leaf.kind, leaf.role, leaf.source, leaf.where, leaf.why)
         _bound(self._leaves)
         return self._leaves.setdefault(key, leaf)

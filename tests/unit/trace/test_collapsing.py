@@ -39,6 +39,7 @@ from wstrace.trace.records import (
     Site,
     Slot,
 )
+from wstrace.trace.shared_parts import SharedParts
 from wstrace.trace.totals import Totals
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
@@ -122,7 +123,7 @@ def _timeless(record: Record) -> bytes:
 def _read(file: Path, collapse: bool) -> object:
     """All that a process is: what was kept is told as often as it stands for."""
     try:
-        process = read_file(file, collapse=collapse)
+        process = read_file(file, collapse=SharedParts() if collapse else None)
     except WstraceError as error:
         return error.message, error.hint
     totals = process.totals
@@ -230,7 +231,7 @@ def test_what_changes_a_request_s_meaning_parts_those_that_are_alike(
     between, kept = TURNS[name]
     file = tmp_path / "a.wst.jsonl"
     file.write_bytes(HEADER + PLAIN + msgspec.json.encode(between) + b"\n" + LATER)
-    assert len(_asks(read_file(file, collapse=True))) == kept
+    assert len(_asks(read_file(file, collapse=SharedParts()))) == kept
 
 
 def test_serving_that_no_lock_began_parts_them_too(tmp_path: Path) -> None:
@@ -238,7 +239,7 @@ def test_serving_that_no_lock_began_parts_them_too(tmp_path: Path) -> None:
     file = tmp_path / "a.wst.jsonl"
     warm = PLAIN.replace(b'"serving"', b'"warmup"')
     file.write_bytes(HEADER + warm + PLAIN + warm + LATER)
-    assert len(_asks(read_file(file, collapse=True))) == 4
+    assert len(_asks(read_file(file, collapse=SharedParts()))) == 4
 
 
 def test_a_field_twice_that_once_was_equal(tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_a_field_twice_that_once_was_equal(tmp_path: Path) -> None:
     for second in (b'"ns":10,"site"', b'"\\u006es":10,"site"'):
         lines = [(ASK % (n, 4)).replace(b'"site"', second) for n in (10, 20, 30)]
         file.write_bytes(HEADER + b"".join(lines))
-        process = read_file(file, collapse=True)
+        process = read_file(file, collapse=SharedParts())
         assert (process.totals.newest, len(_asks(process))) == (10, 3)
 
 
@@ -284,7 +285,7 @@ def test_more_different_requests_than_are_kept(
     ]
     file = tmp_path / "a.wst.jsonl"
     file.write_bytes(HEADER + b"".join(asks))
-    process = read_file(file, collapse=True)
+    process = read_file(file, collapse=SharedParts())
     assert [ask.bytes for ask in _asks(process)] == [100, 300, 900]
     assert process.repeats[id(process.records[-1])].times == 4
     assert process.repeats[id(process.records[-1])].last_step == 5
