@@ -58,6 +58,11 @@ SHARED_CLASSES: Final = {
 }
 
 
+# Where somebody comes in: Python, the program, pytest, vLLM (the testbed's layers by option).
+DOORS: Final = (
+    "wstrace", "wstrace.__main__", "wstrace.api", "wstrace.cli.app", "wstrace.pytest_plugin",
+    "wstrace.recorder.plugin", "wstrace.testbed.plugin", "wstrace.testbed.patterns",
+)  # fmt: skip
 # Modules of more than 500 lines, and why they stay whole.
 LONG: Final[dict[str, str]] = {}
 # One name, several sets of words.
@@ -130,6 +135,35 @@ def test_no_class_name_stands_in_several_modules_without_a_reason() -> None:
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(str(path))
     assert shared(found) == set(SHARED_CLASSES)
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of wstrace that a file imports, also within a function."""
+    found = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def test_whoever_installs_it_can_reach_every_module() -> None:
+    """From a command, Python, pytest or vLLM: what only tools/ uses belongs there."""
+    names = {".".join(path.with_suffix("").parts): path for path in modules()}
+    names["wstrace"] = Path("wstrace/__init__.py")
+    for package in packages("wstrace"):
+        names[package.replace("/", ".")] = Path(package, "__init__.py")
+    waiting = [*DOORS]
+    waiting += [name for name in names if name.startswith("wstrace.cli.commands.")]
+    reached: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in names and name not in reached:
+            reached.add(name)
+            waiting += imported(names[name])
+    unreached = {name for name in names if name not in reached}
+    assert {n for n in unreached if names[n].name != "__init__.py"} == set()
 
 
 def aliases() -> Iterator[tuple[str, frozenset[str], str]]:

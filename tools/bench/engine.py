@@ -27,8 +27,8 @@ from typing import Any, Final
 from tools import ROOT
 from tools.bench import twice
 from tools.bench.overhead import machine, write
+from tools.bench.toggle import detached
 from tools.gpu.claims_overhead import TARGET, interval
-from wstrace.recorder.toggle import detached
 
 BEGIN, END = "<!-- made by scripts/bench engine -->", "<!-- end of bench engine -->"
 BATCH, LENGTH, PROMPT = 8, 2048, 100

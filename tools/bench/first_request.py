@@ -34,13 +34,13 @@ import torch
 
 from tools import ROOT
 from tools.bench.overhead import Block, Row, agreed, cpu_name, paired, write
+from tools.bench.toggle import detached
 from wstrace.recorder.hooks import requests
 from wstrace.recorder.hooks.native import wrap_seen
 from wstrace.recorder.hooks.requests import wrap_ensure
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.counters import CLOSE_LOOKS
 from wstrace.recorder.state.process import Live
-from wstrace.recorder.toggle import detached
 from wstrace.trace.records import Request
 from wstrace.vllm import methods
 

@@ -32,11 +32,11 @@ from tools.bench.overhead import (
     table,
     write,
 )
+from tools.bench.step_cost import step_cost
+from tools.bench.toggle import detached
 from wstrace.recorder.hooks.manager import hook_manager
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
-from wstrace.recorder.toggle import detached
-from wstrace.testbed.step_cost import step_cost
 
 BEGIN, END = "<!-- made by scripts/bench guard -->", "<!-- end of bench guard -->"
 

@@ -7,7 +7,7 @@ tensors are on the CPU. A pair is a block of calls with the hooks and a block wi
 alternating order, so that a throttled machine slows both, and times are CPU time of the
 thread, so that a busy one does not count. In the row `off/off` both sides run without the
 hooks: its ratio is the noise. Steps are timed one by one, after work that takes the
-processor's caches away (`wstrace.testbed.step_cost`). --write puts the results into
+processor's caches away (`tools.bench.step_cost`). --write puts the results into
 docs/overhead.md and README.md. All is measured twice: the column "again" has the second run's
 ratio, and the last sentence says where it is outside the first one's middle half. The same
 calls under a no-op sys.setprofile, cProfile and viztracer stand below, then those with the
@@ -39,14 +39,14 @@ from statistics import median, quantiles
 from typing import Any
 
 from tools import ROOT
+from tools.bench.step_cost import step_cost
+from tools.bench.toggle import detached
 from tools.docs.page import between
 from wstrace.recorder.hooks.manager import hook_manager
 from wstrace.recorder.hooks.native import wrap_seen
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
-from wstrace.recorder.toggle import detached
 from wstrace.recorder.wrapping import MARK
-from wstrace.testbed.step_cost import step_cost
 
 BEGIN, END = "<!-- made by scripts/bench overhead -->", "<!-- end -->"
 BEGIN_PEERS = "<!-- peers, made by scripts/bench overhead -->"

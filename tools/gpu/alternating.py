@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tools.bench.toggle import detached
 from wstrace.recorder.state.process import Live
-from wstrace.recorder.toggle import detached
 
 Pair = dict[str, list[float]]
 KINDS = (("pair", (True, False)), ("control", (False, False)))

@@ -20,11 +20,11 @@ import torch
 from vllm import LLM, SamplingParams
 
 import wstrace
+from tools.bench.step_cost import step_cost
 from tools.gpu.alternating import PIECES, Pair, alternate, timed
 from wstrace.files import write_output
 from wstrace.recorder.install import current
 from wstrace.recorder.state.process import Live
-from wstrace.testbed.step_cost import step_cost
 
 REQUESTS: Final = (b'"t":"request"', b'"t":"growth"', b'"t":"failure"')
 SETTLE_STEPS: Final = 20

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from tools.bench.toggle import detached
 from tools.gpu.clock import Clock, OutOfTimeError
 from tools.gpu.models import MODELS, make
 from tools.gpu.packing import LINE, LOG_BYTES, pack, pack_caches, trim, unpack_caches
 from tools.gpu.servers import ANNOUNCED, SIZED, last_error
-from wstrace.recorder.toggle import detached
 from wstrace.recorder.wrapping import MARK, Hooks
 from wstrace.vllm.methods import Known
 
