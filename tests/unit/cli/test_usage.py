@@ -228,3 +228,14 @@ def test_a_character_that_stdout_lacks_is_spelt(tmp_path: Path) -> None:
     done = _program("triage", str(log), env=env, stdout=subprocess.PIPE)
     assert done.returncode == 0
     assert b"pr\\xfcfung.log" in done.stdout
+
+
+@pytest.mark.parametrize("command", STARTERS)
+def test_every_option_of_a_starter_is_guessed(command: str, tell: Tell) -> None:
+    """Behind a misspelt one stands no value: the option itself would be the program to run."""
+    register_commands()
+    page = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
+    known = [name for one in page for name in one.opts if name.startswith("--")]
+    assert len(known) >= 7
+    for name in known:
+        assert f"Did you mean {name}?" in tell(command, f"{name[:-1]}q", "--", "true")[2]

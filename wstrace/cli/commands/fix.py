@@ -41,16 +41,6 @@ MERGE = Annotated[
     typer.Option("--merge", metavar="FILE", help="Keep the sites of this older reserve."),
 ]
 COMMAND = Annotated[list[str] | None, typer.Argument(metavar="-- CMD...", show_default=False)]
-OPTIONS = (
-    "--output",
-    "--url",
-    "--no-verify",
-    "--max-minutes",
-    "--max-seconds",
-    "--allow-unlocked",
-    "--merge",
-    "--help",
-)
 
 
 def command(
@@ -75,7 +65,7 @@ def command(
         raise WstraceError(
             "No command to fix.", "Write it after `--`: wstrace fix -- vllm serve MODEL"
         )
-    refuse_unknown_option(cmd, OPTIONS, "fix")
+    refuse_unknown_option(cmd, "fix")
     from wstrace.cli.fixing.ending import screen
     from wstrace.cli.fixing.loop import Loop
     from wstrace.cli.fixing.target import target_of

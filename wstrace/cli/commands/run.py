@@ -57,19 +57,6 @@ RUN_ID = Annotated[
     ),
 ]
 QUIET = Annotated[bool, typer.Option("-q", "--quiet", help="No verdict at the end.")]
-OPTIONS = (
-    "--output",
-    "--on-growth",
-    "--reserve",
-    "--reserve-policy",
-    "--max-reserve",
-    "--check-views",
-    "--warn-at",
-    "--report",
-    "--run-id",
-    "--quiet",
-    "--help",
-)
 COMMAND = Annotated[list[str] | None, typer.Argument(metavar="-- CMD...", show_default=False)]
 
 
@@ -94,7 +81,7 @@ def command(
         raise WstraceError(
             "No command to run.", "Write it after `--`: wstrace run -- vllm serve MODEL"
         )
-    refuse_unknown_option(cmd, OPTIONS)
+    refuse_unknown_option(cmd, "run")
     from wstrace.cli import recorded
     from wstrace.cli.launch import run_child
     from wstrace.recorder.record import environment, make_trace_folder, new_run_id
