@@ -13,14 +13,14 @@ from itertools import takewhile
 
 from wstrace.bounds.bound import Bound
 from wstrace.findings.codes import FORETOLD, OUTGROWN, Severity
-from wstrace.findings.finding import Finding
+from wstrace.findings.finding import RESERVE_COMMAND, Finding
 from wstrace.runs.run import BoundOf
 from wstrace.runs.worker import Worker, WorkerSite
 from wstrace.trace.reader import ProcessTrace
 from wstrace.trace.records import Failure, Record, Request, Site, Slot
 from wstrace.units import human
 
-RESERVE = "Apply a reserve: wstrace reserve TRACE -o reserve.yaml."
+RESERVE = f"Apply a reserve: {RESERVE_COMMAND} TRACE -o reserve.yaml."
 
 
 def find(worker: Worker, bound_of: BoundOf) -> list[Finding]:

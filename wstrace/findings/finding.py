@@ -19,6 +19,8 @@ from wstrace.trace.records import Phase, Ranks, Slot, Step
 Confidence = Literal["certain", "likely", "possible"]
 Span = tuple[str, str]
 """Releases from one on and up to, not including, another; "" where there is no end."""
+RESERVE_COMMAND: Final = "wstrace reserve"
+"""In the advice of each finding against which a reserve helps."""
 UNNUMBERED: Final = -1  # `index` of a step that a text shows: vLLM's dump does not count
 
 
@@ -127,6 +129,11 @@ class Finding:
     statements: tuple[str, ...] = field(default=(), compare=False)
     log: FromLog | None = None
     world: Ranks | None = field(default=None, compare=False)
+
+    @property
+    def reservable(self) -> bool:
+        """Whether a reserve helps against it, as its advice says."""
+        return RESERVE_COMMAND in self.advice
 
     @property
     def title(self) -> str:

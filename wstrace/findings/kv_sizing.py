@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wstrace.findings.finding import Finding
+from wstrace.findings.finding import RESERVE_COMMAND, Finding
 from wstrace.runs.accounting import window_of
 from wstrace.runs.run import BoundOf
 from wstrace.runs.worker import AFTER_LOCK, Worker, ranks_named
@@ -42,9 +42,9 @@ def _uncounted_finding(worker: Worker, growth: Growth) -> Finding:
         else f"it came in phase {growth.phase}, {place} what this vLLM measures"
     )
     advice = (
-        f"Lower {fixed}; what the reserve costs says by how much: wstrace reserve TRACE."
+        f"Lower {fixed}; what the reserve costs says by how much: {RESERVE_COMMAND} TRACE."
         if fixed
-        else "Reserve it before profiling: wstrace reserve TRACE -o reserve.yaml."
+        else f"Reserve it before profiling: {RESERVE_COMMAND} TRACE -o reserve.yaml."
     )
     return Finding(
         code="WS201",
@@ -70,7 +70,7 @@ def _unlocked(worker: Worker, bound_of: BoundOf) -> list[Finding]:
             code="WS202",
             severity="warning",
             detail=f"serving started with no lock ({why_unlocked(worker)}): growth is silent",
-            advice="Reserve the worst case, so that nothing grows: wstrace reserve TRACE.",
+            advice=f"Reserve the worst case, so that nothing grows: {RESERVE_COMMAND} TRACE.",
             ranks=(worker.ranks,),
         )
     ]

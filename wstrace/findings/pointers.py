@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from wstrace.findings.finding import Finding
+from wstrace.findings.finding import RESERVE_COMMAND, Finding
 from wstrace.runs.run import BoundOf
 from wstrace.runs.worker import Worker, whole_worker
 from wstrace.trace.records import (
@@ -105,7 +105,8 @@ def _stale_finding(worker: Worker, stale: Stale, bound_of: BoundOf) -> Finding:
         bound=bound_of(use.key) if use else None,
         warmup_bytes=(use.warmup_bytes or None) if use else None,
         layers=tuple(use.layers) if use else (),
-        advice="Reserve the worst case before capture: wstrace reserve TRACE -o reserve.yaml.",
+        advice="Reserve the worst case before capture: "
+        f"{RESERVE_COMMAND} TRACE -o reserve.yaml.",
         **worker.where(growth.site),
         slot=growth.slot,
         ranks=(worker.ranks,),
@@ -142,7 +143,7 @@ def _in_capture(worker: Worker) -> Iterator[Finding]:
                 severity="error",
                 detail=f"grew to {human(growth.after)} while capturing: the arena lies in the "
                 "graph's private pool",
-                advice="Reserve the worst case before capture: wstrace reserve TRACE.",
+                advice=f"Reserve the worst case before capture: {RESERVE_COMMAND} TRACE.",
                 **worker.where(growth.site),
                 slot=growth.slot,
                 ranks=(worker.ranks,),

@@ -127,10 +127,10 @@ def next_commands(run: AnalysedRun, trace: str) -> list[str]:
     if told and _hides_sites(run):
         rest = "finds the rest, tries the reserve" if _serves(run) else "finds the rest"
         return [f"{again}   ({rest})", f"{reserve}   (of what was seen)"]
-    beyond = [f for f in told if f.severity == "error" and not reservable(f)]
+    beyond = [f for f in told if f.severity == "error" and not f.reservable]
     lines = [f"wstrace explain {f.code}   (a reserve does not help)" for f in beyond[:1]]
     let_go = any(map(served_unlocked, run.workers)) and not _reserved(run)
-    if any(reservable(f) for f in told) or let_go:
+    if any(f.reservable for f in told) or let_go:
         lines += [reserve, "wstrace run --reserve reserve.yaml -- YOUR COMMAND"]
     return lines or _inconclusive_next(run, trace, again)
 
@@ -163,7 +163,7 @@ def _reserve_gone(run: AnalysedRun) -> str | None:
     """Why another reserve does not help: the applied one covers the request, and the arena was
     locked again without it."""
     had = _reserved(run)
-    for finding in filter(reservable, to_mend(run)):
+    for finding in (f for f in to_mend(run) if f.reservable):
         size = had.get(finding.slot or Slot(), 0)
         if (finding.serving_bytes or 0) <= size and (finding.arena_bytes or 0) < size:
             at = human(finding.arena_bytes)
@@ -183,11 +183,6 @@ def to_mend(run: AnalysedRun) -> list[Finding]:
     """The findings for which something has to be done: errors, what will be one, and growth
     that no lock stops."""
     return [f for f in run.findings if f.severity == "error" or f.code in ("WS107", "WS202")]
-
-
-def reservable(finding: Finding) -> bool:
-    """Whether a reserve helps against it."""
-    return "wstrace reserve" in finding.advice
 
 
 def _inconclusive_next(run: AnalysedRun, trace: str, again: str) -> list[str]:

@@ -11,7 +11,7 @@ from wstrace.errors import with_stop
 from wstrace.findings.finding import Finding
 from wstrace.report.ci.gate_lines import headline
 from wstrace.report.safe import clean, visible
-from wstrace.report.verdict import FIX, next_commands, reservable, sentence, to_mend
+from wstrace.report.verdict import FIX, next_commands, sentence, to_mend
 from wstrace.trace.redact import REDACTED, redact_argv
 from wstrace.units import human, plural
 
@@ -55,7 +55,7 @@ def _result(result: Result) -> str:
 def _nothing_to_reserve(result: Result) -> str:
     if result.exit_code == 0:
         return f"Nothing to fix, no reserve written. {sentence(result.grown)}"
-    if any(not reservable(f) for f in to_mend(result.grown)):
+    if any(not f.reservable for f in to_mend(result.grown)):
         return f"No reserve helps against this: {sentence(result.grown)}"
     if result.judgement.exit_code == 0:
         return f"No reserve written, and not all was asked: {with_stop(result.asked.told)}"

@@ -22,7 +22,7 @@ from wstrace.gate.judge import Judgement, Policy, judge
 from wstrace.planning.from_run import plan_runs
 from wstrace.planning.plan import ReservePlan, Wishes, refuse_empty
 from wstrace.report.choose import write_report
-from wstrace.report.verdict import reservable, to_mend
+from wstrace.report.verdict import to_mend
 from wstrace.reserve.config import dumps
 from wstrace.trace.redact import redact_argv
 
@@ -118,7 +118,7 @@ class Loop:
         self._say(f"with growth allowed: {state.grown.told}")
         run = self._load(GROWN, state.grown)
         write_report([run], self.folder / REPORT)
-        if not any(reservable(finding) for finding in to_mend(run)):
+        if not any(finding.reservable for finding in to_mend(run)):
             self._keep(msgspec.structs.replace(state, finished=True))
             return Result(run, state.grown, self._judge(run))
         return self._with_reserve(state, run, state.grown)
