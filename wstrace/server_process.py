@@ -92,7 +92,7 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start the command. Raises `WstraceError` where it cannot be run."""
-        with self.log.open("ab") as log:
+        with open(self.log, "ab", opener=_private) as log:
             self.log_begins = log.tell()
             self.process = self._spawn(log)
 
@@ -232,6 +232,11 @@ def _with_parent() -> None:
 
 
 _libc: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _private(path: str, flags: int) -> int:
+    """A server's own words may hold what its users wrote: nobody else's to read."""
+    return os.open(path, flags, 0o600)
 
 
 def cpu_ticks(pid: int) -> int:

@@ -54,6 +54,11 @@ def test_answers_carry_status_and_body(server: Server) -> None:
     assert server.complete(5) == Answer(0, server.complete(5).body)
 
 
+def test_its_log_is_nobody_elses_to_read(server: Server) -> None:
+    with server:
+        assert server.log.stat().st_mode & 0o777 == 0o600
+
+
 def test_no_process_survives(server: Server) -> None:
     with server:
         assert len(server.processes()) == 2
