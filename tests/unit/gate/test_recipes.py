@@ -333,6 +333,8 @@ def test_record_trace_then_gate(
         "MAX_REQUESTS": "12",
         "READY_SECONDS": "600",
     }
+    if kind == "unready":  # nothing is told any more: ten seconds of waiting, in short
+        env["POLL_SECONDS"] = "0.05"
     record = [str(CI / "record-trace"), "trace", "some/model", "--max-model-len", "512"]
     done = subprocess.run(
         record, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
