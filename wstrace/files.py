@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,8 +13,10 @@ from wstrace.errors import WstraceError
 from wstrace.file_names import RUN_FILE, trace_file_kind
 
 
-def write_output(text: str | bytes, target: Path | None, *, force: bool = True) -> None:
-    """Write text or bytes to stdout (None or `-`), or to a file by rename.
+def write_output(
+    text: str | bytes | Iterator[str], target: Path | None, *, force: bool = True
+) -> None:
+    """Write text, bytes or pieces of a text to stdout (None or `-`), or to a file by rename.
 
     A device or a pipe (`/dev/stdout`) is written to, not replaced. With `force` False an
     existing file is refused; a trace's own files always are. Raises WstraceError (exit 2)
@@ -23,14 +25,15 @@ def write_output(text: str | bytes, target: Path | None, *, force: bool = True) 
     if target is None or str(target) == "-":
         _to_stdout(text)
         return
-    data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+    data = _bytes(text)
     try:
         if _is_of_a_trace(target):
             raise WstraceError(
                 f"{target} is part of a trace and is not overwritten.", "Choose another -o."
             )
         if target.exists() and not (target.is_file() or target.is_dir()):
-            target.write_bytes(data)
+            with target.open("wb") as file:
+                file.writelines(data)
             return
         if (target.exists() or target.is_symlink()) and not force:
             raise WstraceError(f"{target} exists.", "Choose another -o, or add --force.")
@@ -55,11 +58,20 @@ def _is_of_a_trace(target: Path) -> bool:
         return file.read(64).replace(b" ", b"").replace(b"\n", b"").startswith(b'{"run":')
 
 
-def _to_stdout(text: str | bytes) -> None:
+def _bytes(text: str | bytes | Iterator[str]) -> Iterable[bytes]:
+    if isinstance(text, bytes):
+        return [text]
+    pieces = [text] if isinstance(text, str) else text
+    return (piece.encode(errors="surrogateescape") for piece in pieces)
+
+
+def _to_stdout(text: str | bytes | Iterator[str]) -> None:
     if isinstance(text, bytes):
         sys.stdout.buffer.write(text)
-    else:
+    elif isinstance(text, str):
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    else:
+        sys.stdout.writelines(text)
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
@@ -82,10 +94,10 @@ def user_cache() -> Path:
     return (base if base.is_absolute() else Path.home() / ".cache") / "wstrace"
 
 
-def write_whole(data: bytes, target: Path, mode: int = 0o644) -> None:
+def write_whole(data: bytes | Iterable[bytes], target: Path, mode: int = 0o644) -> None:
     """`data` as a file that appears whole or not at all. Raises OSError."""
-    with replacing(target, mode) as part:
-        part.write_bytes(data)
+    with replacing(target, mode) as part, part.open("wb") as file:
+        file.writelines([data] if isinstance(data, bytes) else data)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def flush() -> None:
         raise failure(error) from error
 
 
-def write(text: str | bytes, target: Path | None) -> None:
+def write(text: str | bytes | Iterator[str], target: Path | None) -> None:
     """Write a command's output; where it went to a file, say so on stderr."""
     write_output(text, target)
     if target is not None and str(target) != "-":

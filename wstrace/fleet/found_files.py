@@ -24,10 +24,15 @@ FileKind = TraceFileKind | Literal["log"]
 _LOG: Final = re.compile(r".+\.log(?:\.\d{1,9})?(?:\.(?:gz|bz2|xz|zip|tar))?", re.I)
 
 
+DEEP: Final = 64
+"""Folders in each other from which one is listed whole before it is gone through."""
+
+
 class FoundFile(msgspec.Struct, frozen=True):
     """One file as it lay there: `digest` of its bytes, the run that it belongs to.
 
-    `wrong` says why it cannot be read; then `run` is what its name says, or empty.
+    `process` is whose records they are, whatever the file is called now. `wrong` says why it
+    cannot be read; then `run` is what its name says, or empty, and `process` its name.
     """
 
     path: str
@@ -36,6 +41,7 @@ class FoundFile(msgspec.Struct, frozen=True):
     mtime_ns: int
     digest: str = ""
     run: str = ""
+    process: str = ""
     wrong: str = ""
 
 
@@ -50,27 +56,36 @@ def named_kind(path: Path) -> FileKind:
 
 
 def walk(root: Path, wrong: list[str]) -> Iterator[tuple[str, FileKind]]:
-    """Every file of `root` that may matter, folder by folder, in the order of names.
+    """Every file of `root` that may matter, in no order: a folder of a million is not held.
 
     Symbolic links to folders are not followed, hidden folders not looked at. A folder that
     cannot be listed goes to `wrong`.
     """
-    waiting = [str(root)]
-    while waiting:
-        folder = waiting.pop()
-        try:
-            with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
-        except OSError as error:
-            wrong.append(one_line(f"{folder}: {error.strerror or error}"))
-            continue
-        for entry in entries:
-            kind = kind_of(entry.name)
-            if kind is not None and entry.is_file():
-                yield entry.path, kind
-        shown = (e for e in entries if not e.name.startswith("."))
-        below = [e.path for e in shown if e.is_dir(follow_symlinks=False)]
-        waiting += reversed(below)
+    listing = [_listed(str(root), wrong)]
+    while listing:
+        entry = next(listing[-1], None)
+        if entry is None:
+            listing.pop()
+        elif entry.is_dir(follow_symlinks=False):
+            if not entry.name.startswith("."):
+                below = _listed(entry.path, wrong)
+                # each listing that is under way holds a file descriptor
+                listing.append(below if len(listing) < DEEP else iter(list(below)))
+        elif (kind := kind_of(entry.name)) and _matters(entry, kind):
+            yield entry.path, kind
+
+
+def _listed(folder: str, wrong: list[str]) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            yield from found
+    except OSError as error:
+        wrong.append(one_line(f"{folder}: {error.strerror or error}"))
+
+
+def _matters(entry: os.DirEntry[str], kind: FileKind) -> bool:
+    """A pipe in the place of a process's records is told; one that is called a log is none."""
+    return entry.is_file() or (kind != "log" and not entry.is_dir())
 
 
 def files_of(path: Path, wrong: list[str]) -> Iterator[tuple[str, FileKind]]:
@@ -89,18 +104,18 @@ def files_of(path: Path, wrong: list[str]) -> Iterator[tuple[str, FileKind]]:
 def look(path: str, kind: FileKind) -> FoundFile:
     """The file with its digest and its run."""
     size = mtime = 0
+    named = named_run(shown(os.path.basename(path)))
     try:
         found = os.stat(path)
         size, mtime = found.st_size, found.st_mtime_ns
         if not stat.S_ISREG(found.st_mode):
-            return FoundFile(path, kind, size, mtime, wrong="not a plain file")
+            return FoundFile(path, kind, size, mtime, run=named, wrong="not a plain file")
         digest = _digest(path)
     except OSError as error:
         why = one_line(error.strerror or str(error))
-        run = named_run(os.path.basename(path))
-        return FoundFile(path, kind, size, mtime, run=run, wrong=why)
-    run, wrong = _run_of(Path(path), kind)
-    return FoundFile(path, kind, size, mtime, digest, run, wrong)
+        return FoundFile(path, kind, size, mtime, run=named, wrong=why)
+    run, process, wrong = _run_of(Path(path), kind)
+    return FoundFile(path, kind, size, mtime, digest, run, process, wrong)
 
 
 def _digest(path: str) -> str:
@@ -110,14 +125,22 @@ def _digest(path: str) -> str:
     return made.hexdigest()
 
 
-def _run_of(path: Path, kind: FileKind) -> tuple[str, str]:
-    """The run's id, and what is wrong with the file."""
+def _run_of(path: Path, kind: FileKind) -> tuple[str, str, str]:
+    """The run's id, the process that wrote it, and what is wrong with the file."""
     if kind == "log":
-        return "", ""
+        return "", "", ""
     try:
         if kind == "records":
-            return read_header(path).run, ""
+            header = read_header(path)
+            process = f"{header.host} {header.pid} {header.wall_ns} {header.ns}"
+            return header.run, process, ""
         meta = read_run(path)
-        return (meta.run if meta else ""), ""
+        return (meta.run if meta else ""), "", ""
     except WstraceError as error:
-        return named_run(path.name), one_line(error.message)
+        name = shown(path.name)
+        return named_run(name), name, one_line(error.message)
+
+
+def shown(path: str) -> str:
+    """A path as a text may have it: bytes that are no UTF-8 are spelt."""
+    return os.fsencode(path).decode(errors="backslashreplace")

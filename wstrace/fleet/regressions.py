@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -72,28 +72,64 @@ def _named(row: Mapping[Hashable, Any]) -> dict[str, Any]:
 
 
 def _pairs(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each group with that of the newest older version whose settings agree."""
+    """Each group with that of the newest older version whose settings agree.
+
+    Settings that name the same numbers are looked up, not compared one with the other: a fleet
+    has thousands, and few kinds of them.
+    """
+    kinds = _by_kind(rows)
     for new in rows:
         wanted = json.loads(new["setting"])
-        older = [
-            row
-            for row in rows
-            if row["model"] == new["model"]
-            and _release(row) < _release(new)
-            and _agree(json.loads(row["setting"]), wanted)
+        found = [
+            newest
+            for (release, names), groups in kinds[new["model"]].items()
+            if release < _release(new) and names & wanted.keys()
+            if (newest := groups.newest_like(wanted))
         ]
-        if older and wanted:
-            yield max(older, key=_release), new
+        if found:
+            yield max(found, key=_release), new
+
+
+class _Kind:
+    """Groups of one model and release whose settings name the same numbers."""
+
+    def __init__(self) -> None:
+        self._groups: list[tuple[dict[str, Limit], dict[str, Any]]] = []
+        self._by_values: dict[frozenset[str], dict[str, dict[str, Any]]] = {}
+
+    def add(self, setting: dict[str, Limit], row: dict[str, Any]) -> None:
+        self._groups.append((setting, row))
+
+    def newest_like(self, wanted: Mapping[str, Limit]) -> dict[str, Any] | None:
+        """The first group that has the values of `wanted` in every number of both."""
+        common = frozenset(self._groups[0][0].keys() & wanted.keys())
+        if common not in self._by_values:
+            found: dict[str, dict[str, Any]] = {}
+            for setting, row in self._groups:
+                found.setdefault(_values(setting, common), row)
+            self._by_values[common] = found
+        return self._by_values[common].get(_values(wanted, common))
+
+
+def _values(setting: Mapping[str, Limit], names: Iterable[str]) -> str:
+    return setting_text({name: setting[name] for name in names})
+
+
+def _by_kind(
+    rows: list[dict[str, Any]],
+) -> dict[str, dict[tuple[tuple[int, ...], frozenset[str]], _Kind]]:
+    """By model, then by release and the names of numbers."""
+    found: dict[str, dict[tuple[tuple[int, ...], frozenset[str]], _Kind]] = {}
+    for row in rows:
+        setting = json.loads(row["setting"])
+        key = (_release(row), frozenset(setting))
+        found.setdefault(row["model"], {}).setdefault(key, _Kind()).add(setting, row)
+    return found
 
 
 def _release(row: Mapping[str, Any]) -> tuple[int, ...]:
     """Its version's numbers; a run of several versions, or of none, is older than all."""
     return release_of(row["vllm"]).numbers or (-1, 0, 0)
-
-
-def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    common = one.keys() & other.keys()
-    return bool(common) and all(one[name] == other[name] for name in common)
 
 
 def _changes(

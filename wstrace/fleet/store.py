@@ -3,6 +3,7 @@ was cut goes on where it was."""
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import tempfile
@@ -10,24 +11,31 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
+
+import msgspec
 
 from wstrace.errors import WstraceError
-from wstrace.fleet.found_files import FileKind, FoundFile, look
+from wstrace.fleet.found_files import FileKind, FoundFile, look, shown
 from wstrace.fleet.source import RowSource, log_source, source_of
 from wstrace.fleet.summary import RunSummary, decode, encode
 
 NAME: Final = "fleet.sqlite"
 _BATCH: Final = 500
+"""Changes after which the file is written: what a killed call loses is read again."""
+_FORMAT: Final = 2
+"""Goes up when a table changes; a cache of another one is made anew."""
 _TABLES: Final = """
 create table if not exists files (
-    path text primary key, kind text, size integer, mtime_ns integer,
-    digest text, run text, wrong text, scan integer);
+    path blob primary key, kind text, size integer, mtime_ns integer,
+    digest text, run text, process text, wrong text, scan integer);
 create index if not exists runs on files (scan, run, path);
 create table if not exists summaries (key text primary key, summary blob);
 create temp table rows (
     number integer primary key, run text, kind text, model text, vllm text, verdict text,
     started text, page text, summary blob);
+create temp table waiting (number integer primary key, source blob);
+create temp table logs (digest text primary key) without rowid;
 """
 
 
@@ -38,6 +46,7 @@ class Store:
         self._folder = (
             tempfile.TemporaryDirectory(prefix="wstrace-fleet-") if not path else None
         )
+        self._kept = 0
         self.path = path or Path(self._folder.name if self._folder else ".") / NAME
         try:
             self._db = self._opened()
@@ -53,6 +62,9 @@ class Store:
         os.chmod(self.path, 0o600)
         db.execute("pragma temp_store = file")
         db.execute("pragma synchronous = off")  # what is lost is read again
+        if db.execute("pragma user_version").fetchone() != (_FORMAT,):
+            db.executescript("drop table if exists files; drop table if exists summaries;")
+            db.execute(f"pragma user_version = {_FORMAT}")
         db.executescript(_TABLES)
         self._scan = db.execute("select coalesce(max(scan), 0) + 1 from files").fetchone()[0]
         return db
@@ -75,8 +87,8 @@ class Store:
         """Each file looked at; one whose size and time are known is not read again."""
         for number, (path, kind) in enumerate(found, 1):
             file = self._known(path, kind) or look(path, kind)
-            values = (*(getattr(file, name) for name in _COLUMNS), self._scan)
-            self._db.execute("insert or replace into files values (?,?,?,?,?,?,?,?)", values)
+            values = (os.fsencode(path), *msgspec.structs.astuple(file)[1:], self._scan)
+            self._db.execute("insert or replace into files values (?,?,?,?,?,?,?,?,?)", values)
             if number % _BATCH == 0:
                 self._db.commit()
             yield file
@@ -84,11 +96,11 @@ class Store:
 
     def _known(self, path: str, kind: FileKind) -> FoundFile | None:
         row = self._db.execute(
-            f"select {', '.join(_COLUMNS)} from files where path = ?", (path,)
+            f"select {_COLUMNS} from files where path = ?", (os.fsencode(path),)
         ).fetchone()
         if row is None:
             return None
-        known = FoundFile(**dict(zip(_COLUMNS, row, strict=True)))
+        known = _file(row)
         try:
             now = os.stat(path)
         except OSError:
@@ -99,23 +111,31 @@ class Store:
     def sources(self) -> Iterator[RowSource]:
         """The runs of this scan by id, then its logs."""
         query = (
-            f"select {', '.join(_COLUMNS)} from files where scan = ? and kind %s 'log' "
-            "order by run, path"
+            f"select {_COLUMNS} from files where scan = ? and kind %s 'log' order by run, path"
         )
         rows = self._db.execute(query % "!=", (self._scan,))
-        found = (FoundFile(**dict(zip(_COLUMNS, row, strict=True))) for row in rows)
-        for run, files in groupby(found, key=lambda file: file.run):
+        for run, files in groupby(map(_file, rows), key=lambda file: file.run):
             if run:
                 yield source_of(run, list(files))
             else:  # a file of no run: a row of its own
                 for file in files:
-                    yield source_of(Path(file.path).name, [file])
-        seen: set[str] = set()
+                    yield source_of(shown(os.path.basename(file.path)), [file])
+        self._db.execute("delete from logs")
         for row in self._db.execute(query % "=", (self._scan,)):
-            source = log_source(FoundFile(**dict(zip(_COLUMNS, row, strict=True))))
-            if source.digest not in seen:
-                seen.add(source.digest)
+            source = log_source(_file(row))
+            fresh = self._db.execute("insert or ignore into logs values (?)", (source.digest,))
+            if fresh.rowcount:
                 yield source
+
+    def wait(self, source: RowSource) -> None:
+        """Put a source aside until it is read."""
+        text = json.dumps(msgspec.to_builtins(source))  # a path may be no UTF-8
+        self._db.execute("insert into waiting (source) values (?)", (text,))
+
+    def waiting(self) -> Iterator[RowSource]:
+        """What was put aside, in order."""
+        for (text,) in self._db.execute("select source from waiting order by number"):
+            yield msgspec.convert(json.loads(text), RowSource)
 
     def cached(self, key: str) -> RunSummary | None:
         """The summary made before from the same bytes by the same code."""
@@ -128,7 +148,9 @@ class Store:
         self._db.execute(
             "insert or replace into summaries values (?,?)", (key, encode(summary))
         )
-        self._db.commit()
+        self._kept += 1
+        if self._kept % _BATCH == 0:
+            self._db.commit()
 
     def add(self, summary: RunSummary) -> None:
         """One row of this fleet."""
@@ -155,4 +177,8 @@ class Store:
         return [decode(blob) for (blob,) in rows]
 
 
-_COLUMNS: Final = ("path", "kind", "size", "mtime_ns", "digest", "run", "wrong")
+_COLUMNS: Final = ", ".join(FoundFile.__struct_fields__)
+
+
+def _file(row: tuple[Any, ...]) -> FoundFile:
+    return FoundFile(os.fsdecode(row[0]), *row[1:])

@@ -63,7 +63,8 @@ class RunSummary(msgspec.Struct, omit_defaults=True, kw_only=True):
     `expected` counts the ranks that the config promises. `words` say what is unusual: what was
     chosen, what could not be read, why the run is inconclusive. `sites` and `findings` are
     rows of `wstrace.frames`; a site's also has `refuted`, what a request says against its rule.
-    `page` is its report's file below the site, `digest` its source's.
+    `page` is its report's file below the site, `digest` its source's. `lasting`: the same
+    bytes would give it again, which is unknown where a reader died.
     """
 
     kind: RowKind
@@ -87,6 +88,7 @@ class RunSummary(msgspec.Struct, omit_defaults=True, kw_only=True):
     findings: list[Row] = []
     folders: list[str] = []
     page: str = ""
+    lasting: bool = True
 
     @property
     def day(self) -> str:
@@ -106,9 +108,8 @@ def open_source(source: RowSource, *, allow_unlocked: bool = False) -> AnalysedR
     if source.log:
         return log_run(Path(source.files[0]))
     traces = []
-    for folder in source.folders:
-        files = [Path(file) for file in source.files if str(Path(file).parent) == folder]
-        traces.append(load_files(files, source.run, Path(folder)))
+    for folder, files in source.by_folder.items():
+        traces.append(load_files([Path(file) for file in files], source.run, Path(folder)))
     trace = joined(traces)
     if not trace.processes and (source.files or trace.meta is None):
         raise WstraceError(
@@ -118,7 +119,7 @@ def open_source(source: RowSource, *, allow_unlocked: bool = False) -> AnalysedR
     return analyse(trace, allow_unlocked=allow_unlocked)
 
 
-def unread(source: RowSource, why: str) -> RunSummary:
+def unread(source: RowSource, why: str, *, lasting: bool = False) -> RunSummary:
     """The row of what could not be read."""
     said = f"could not be read: {one_line(why)}"
     return RunSummary(
@@ -127,7 +128,8 @@ def unread(source: RowSource, why: str) -> RunSummary:
         digest=source.digest,
         sentence=said,
         words=[*source.words, said],
-        folders=list(source.folders),
+        folders=source.places,
+        lasting=lasting,
     )
 
 
@@ -163,7 +165,7 @@ def summarise(source: RowSource, run: AnalysedRun, sentence: str) -> RunSummary:
             for row, site in zip(site_rows(run), run.sites, strict=True)
         ],
         findings=[dict(row) for row in finding_rows(run.findings, source.run)],
-        folders=list(source.folders),
+        folders=source.places,
     )
 
 
@@ -179,7 +181,7 @@ def _of_log(source: RowSource, run: LogRun, sentence: str) -> RunSummary:
         vllm=run.vllm_version or "",
         words=[*source.words, *run.notes],
         findings=[dict(row) for row in finding_rows(run.findings, source.run)],
-        folders=list(source.folders),
+        folders=source.places,
     )
 
 

@@ -6,13 +6,14 @@ A place lists its files and reads one in pieces; nothing is held whole.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from wstrace.errors import WstraceError
+from wstrace.errors import WstraceError, one_line
 from wstrace.fleet.found_files import files_of, kind_of
 from wstrace.gather.ray_cluster import connected, nodes, on_node
 from wstrace.plain_files import open_plain
@@ -38,7 +39,9 @@ class FarFile:
 
 class Place(Protocol):
     """A place as it is used. Errors of it are OSError, or WstraceError where nothing of it
-    can be used."""
+    can be used. `wrong`: what of it could not be listed."""
+
+    wrong: list[str]
 
     def files(self) -> Iterator[FarFile]:
         """Every file that belongs to a trace."""
@@ -71,10 +74,17 @@ class Folder:
     wrong: list[str] = field(default_factory=list)
 
     def files(self) -> Iterator[FarFile]:
-        """In the order of names; WstraceError where there is no such folder."""
+        """In no order; WstraceError where there is no such folder."""
         for path, _ in files_of(self.root, self.wrong):
-            found = os.stat(path)
-            yield FarFile(path, found.st_size, str(found.st_mtime_ns))
+            try:
+                found = os.stat(path)
+            except OSError as error:  # a link to nothing
+                self.wrong.append(one_line(f"{path}: {error.strerror or error}"))
+                continue
+            if stat.S_ISREG(found.st_mode):
+                yield FarFile(path, found.st_size, str(found.st_mtime_ns))
+            else:
+                self.wrong.append(one_line(f"{path}: not a plain file"))
 
     def pieces(self, file: FarFile) -> Iterator[bytes]:
         """Read as it is now: a file that grows meanwhile is read to its end."""
@@ -87,6 +97,7 @@ class Remote:
     """Everything below an address that fsspec knows, such as `s3://bucket/traces`."""
 
     def __init__(self, url: str) -> None:
+        self.wrong: list[str] = []
         try:
             self._fs, self._root = import_module("fsspec.core").url_to_fs(url)
         except ImportError as error:
@@ -127,29 +138,45 @@ class RayNodes:
     def __init__(self, folder: str) -> None:
         self._ray = connected()
         self._folder = folder
+        self.wrong: list[str] = []
 
     def files(self) -> Iterator[FarFile]:
-        """Node by node. A node that does not answer is an OSError of the whole place."""
-        for node, _ in nodes(self._ray):
-            for path, size, mark in on_node(self._ray, node, _list, self._folder):
+        """Node by node. A node that does not answer is told, and the others are listed."""
+        for node, host in nodes(self._ray):
+            try:
+                found, wrong = on_node(self._ray, node, _list, self._folder)
+            except OSError as error:
+                self.wrong.append(one_line(f"{host}: {error}"))
+                continue
+            self.wrong += [f"{host}: {told}" for told in wrong]
+            for path, size, mark in found:
                 yield FarFile(path, size, mark, node)
 
     def pieces(self, file: FarFile) -> Iterator[bytes]:
         """Read by tasks on the file's own node."""
-        at = 0
-        while piece := on_node(self._ray, file.node, _read, file.path, at, PIECE):
+        at, first = 0, None
+        while True:
+            piece, inode = on_node(self._ray, file.node, _read, file.path, at, PIECE)
+            first = inode if first is None else first
+            if inode != first:
+                raise OSError("another file took its place while it was read")
+            if not piece:
+                return
             yield piece
             at += len(piece)
 
 
-def _list(folder: str) -> list[tuple[str, int, str]]:
-    """The files of a folder of this node; none where it has no such folder."""
-    if not Path(folder).exists():
-        return []
-    return [(file.path, file.size, file.mark) for file in Folder(Path(folder)).files()]
+def _list(folder: str) -> tuple[list[tuple[str, int, str]], list[str]]:
+    """The files of a folder of this node, and what could not be listed; none where it has no
+    such folder."""
+    place = Folder(Path(folder))
+    if not place.root.exists():
+        return [], []
+    return [(file.path, file.size, file.mark) for file in place.files()], place.wrong
 
 
-def _read(path: str, at: int, most: int) -> bytes:
+def _read(path: str, at: int, most: int) -> tuple[bytes, int]:
+    """A piece of a file, and which file it is."""
     with open_plain(path) as opened:
         opened.seek(at)
-        return opened.read(most)
+        return opened.read(most), os.fstat(opened.fileno()).st_ino

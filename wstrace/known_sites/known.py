@@ -9,7 +9,7 @@ nearest one.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -96,6 +96,7 @@ def match(file: str, function: str, version: str | None = None) -> KnownSite | N
     return first
 
 
+@lru_cache(maxsize=1 << 12)
 def matches(file: str, function: str, version: str | None = None) -> tuple[KnownSite, ...]:
     """Every site and alternative that a call may be, those with the longest path fit first."""
     scored = [
@@ -133,10 +134,10 @@ def _renamed(file: str, function: str) -> Iterator[KnownSite]:
     """
     cls, _, method = function.rpartition(".")
     asked = _parts(file)
-    for site in known_sites():
+    for site in known_sites() if cls else ():
         named = {known.rpartition(".")[2] for known in site.functions if "." in known}
         whole = any(asked[-len(own) :] == own for own in map(_parts, site.files))
-        if cls and whole and method in named:
+        if whole and method in named:
             how = f"found by its file and the name {method}: the rule does not know {cls}"
             yield msgspec.structs.replace(site, found_by=how)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
     from wstrace.fleet.fleet import Fleet
 
 VERSION: Final = 1
-_LEFT_OUT: Final = ("sites", "findings", "setting", "digest")
+_LEFT_OUT: Final = ("sites", "findings", "setting", "digest", "lasting")
 
 
-def render_json(fleet: Fleet) -> str:
-    """`{"version": 1, "counts", "versions", "escapes", "risks", ..., "runs"}`; sizes in bytes,
-    unknown values null."""
+def json_pieces(fleet: Fleet) -> Iterator[str]:
+    """`{"version": 1, "counts", "versions", "escapes", "risks", ..., "runs"}` in pieces, a run
+    at a time; sizes in bytes, unknown values null."""
     tables = fleet.tables
     made = {
         "version": VERSION,
@@ -34,9 +35,19 @@ def render_json(fleet: Fleet) -> str:
         "refuted": _records(tables.refuted()),
         "arenas": _records(tables.arenas()),
         "notes": fleet.wrong,
-        "runs": [_run(row) for row in fleet.rows()],
     }
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    yield f'{_text(made, 0).removesuffix("}").rstrip()},\n "runs": ['
+    between = "\n"
+    for row in fleet.rows():
+        yield f"{between}  {_text(_run(row), 2)}"
+        between = ",\n"
+    yield ("]" if between == "\n" else "\n ]") + "\n}\n"
+
+
+def _text(value: Any, indent: int) -> str:
+    """As JSON with one space a level, `indent` spaces further in."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    return text.replace("\n", "\n" + " " * indent)
 
 
 def _run(row: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ or a secret into any of its strings.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, Final
+from functools import cache, lru_cache
+from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 
@@ -42,9 +42,21 @@ def cleaned(value: Any) -> Any:
 
 
 def _clean_fields(struct: msgspec.Struct) -> None:
-    for name in struct.__struct_fields__:
+    for name in _with_texts(type(struct)):
         old = getattr(struct, name)
-        if type(old) not in _NUMBERS and (type(struct), name) != _PARSED:
+        if type(old) not in _NUMBERS:
             new = cleaned(old)
             if new is not old:
                 msgspec.structs.force_setattr(struct, name, new)
+
+
+@cache
+def _with_texts(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields that may hold a text; reading has held the others to be numbers."""
+    hints = get_type_hints(kind)
+    return tuple(
+        name
+        for name in kind.__struct_fields__
+        if (kind, name) != _PARSED
+        and not set(get_args(hints[name]) or (hints[name],)) <= set(_NUMBERS)
+    )

@@ -160,6 +160,9 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
     collapse = _shared(files)
     with _uncollected():
         for file in files:
+            if _is_special(file):
+                doubts.append(_no_plain_file(file))
+                continue
             try:
                 if not _first_line_ends(file):
                     doubts.append(_torn(file))
@@ -320,8 +323,11 @@ def _is_special(file: Path) -> bool:
 def _special(folder: Path) -> list[str]:
     """What has a trace file's name and is none."""
     found = sorted(file for file in folder.glob(f"*{SUFFIX}") if _is_special(file))
-    why = "is no plain file: what it should hold was not read"
-    return [f"{one_line(file.name)} {why}" for file in found]
+    return [_no_plain_file(file) for file in found]
+
+
+def _no_plain_file(file: Path) -> str:
+    return f"{one_line(file.name)} is no plain file: what it should hold was not read"
 
 
 def _headers(path: Path, files: list[Path]) -> tuple[list[tuple[Path, Header]], list[str]]:

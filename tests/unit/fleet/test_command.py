@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sqlite3
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -217,3 +219,61 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
     assert [r["words"] for r in made["runs"]] == [
         ["1 file of this run lay there twice: counted once"]
     ]
+
+
+def test_two_hosts_files_of_one_name_are_two_ranks(tmp_path: Path) -> None:
+    files = write_run(Plan(run="a", ranks=2), tmp_path / "made").files
+    for rank, file in files.items():
+        target = tmp_path / "t" / f"node{rank}" / "trace.wst.jsonl"
+        target.parent.mkdir(parents=True)
+        file.rename(target)
+    (row,) = fleet(str(tmp_path / "t"), "--no-cache")["runs"]
+    assert (row["ranks"], row["verdict"], row["words"]) == (2, "clean", [])
+
+
+def test_a_copy_under_another_name_counts_once(tmp_path: Path) -> None:
+    (file,) = write_run(Plan(run="a"), tmp_path / "t").files.values()
+    shutil.copy(file, file.with_name("again.wst.jsonl"))
+    (row,) = fleet(str(tmp_path / "t"), "--no-cache")["runs"]
+    assert row["ranks"] == 1
+    assert row["words"] == ["1 file of this run lay there twice: counted once"]
+
+
+def test_empty_files_of_several_processes_are_no_copies(tmp_path: Path) -> None:
+    files = write_run(Plan(run="a", ranks=3), tmp_path / "t").files
+    for rank in (1, 2):
+        files[rank].write_bytes(b"")
+    (row,) = fleet(str(tmp_path / "t"), "--no-cache")["runs"]
+    assert sum("has no whole record" in word for word in row["words"]) == 2
+    assert not any("twice" in word for word in row["words"])
+
+
+def test_names_that_are_no_text_are_read(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path / "t") + b"/\xff\xfe"))
+    write_run(Plan(run="a", ranks=2), folder)
+    torn = folder / "node0" / os.fsdecode(b"\xfe.host.1.2.ff.wst.jsonl")
+    torn.write_bytes(b"{")
+    words = (str(tmp_path / "t"), "--cache", str(tmp_path / "cache"))
+    first, again = fleet(*words), fleet(*words)
+    assert {r["run"]: r["kind"] for r in first["runs"]} == {"a": "run", "\\xfe": "unread"}
+    assert first["runs"] == again["runs"]
+    assert (again["read"], again["cached"]) == (0, 2)
+
+
+@pytest.mark.parametrize("name", ["a.host.1.2.ff.wst.jsonl", "run.a.json"])
+def test_a_pipe_is_told_and_waited_for_by_nobody(name: str, tmp_path: Path) -> None:
+    run(tmp_path / "t", "a", ranks=2)
+    os.mkfifo(tmp_path / "t" / name)
+    os.mkfifo(tmp_path / "t" / "x.log")
+    (row,) = fleet(str(tmp_path / "t"), "--no-cache")["runs"]
+    assert row["run"] == "a"
+    assert (row["verdict"], row["ranks"]) == ("inconclusive", 2)
+    assert any("plain file" in word or "a FIFO, not a file" in word for word in row["words"])
+
+
+def test_a_cache_of_an_older_form_is_made_anew(tmp_path: Path) -> None:
+    run(tmp_path / "t", "a")
+    with sqlite3.connect(tmp_path / "fleet.sqlite") as old:
+        old.execute("create table files (path text primary key, scan integer)")
+    old.close()
+    assert fleet(str(tmp_path / "t"), "--cache", str(tmp_path))["counts"]["clean"] == 1

@@ -12,7 +12,8 @@ import pytest
 from tests.commands import wstrace
 from tools.fleet.planted import Plan, write_run
 from wstrace.findings.analysed_run import load_run
-from wstrace.gather.gathering import MANIFEST, folder_name, gather
+from wstrace.gather.copies import MANIFEST, folder_name
+from wstrace.gather.gathering import gather
 from wstrace.gather.places import FarFile, Folder, place_of
 
 
@@ -156,7 +157,10 @@ class Broken(Folder):
 def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_brought(tmp_path: Path) -> None:
     write_run(Plan(run="a", ranks=2), tmp_path / "far")
     done = gather(
-        [("far", Broken(tmp_path / "far"))], tmp_path / "here", None, lambda name: None
+        [("far", Broken(tmp_path / "far"))],
+        tmp_path / "here",
+        None,
+        lambda *_: None,
     )
     assert done.copied == 2
     (failed,) = done.failed
@@ -166,7 +170,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_brought(tmp_path: Pa
             [("far", place_of(str(tmp_path / "far")))],
             tmp_path / "here",
             None,
-            lambda name: None,
+            lambda *_: None,
         ).copied
         == 1
     )  # the next call brings it

@@ -114,14 +114,17 @@ def _format(fmt: str | None, output: Path | None) -> str:
 
 def _brought(uris: list[str], cache: Path) -> list[Path]:
     """The paths of the URIs: what is not here is gathered first, beside the cache."""
-    from wstrace.gather.gathering import folder_name, gather
+    from wstrace.cli.counting import counting
+    from wstrace.gather.copies import folder_name
+    from wstrace.gather.gathering import gather
     from wstrace.gather.places import is_far, place_of
 
     paths = []
     for uri in uris:
         path = cache / "gathered" / folder_name(uri) if is_far(uri) else Path(uri)
         if is_far(uri):
-            done = gather([(uri, place_of(uri))], path, None, lambda name: None)
+            with counting() as tell:
+                done = gather([(uri, place_of(uri))], path, None, tell)
             for wrong in done.failed:
                 outlet.say(f"wstrace: not copied: {wrong}")
         paths.append(path)
@@ -154,9 +157,9 @@ def _write(fleet: Fleet, name: str, output: Path | None) -> None:
         write_parquet(fleet, output)
         outlet.say(f"Wrote {output}.")
     elif name == "json":
-        from wstrace.report.fleet_json import render_json
+        from wstrace.report.fleet_json import json_pieces
 
-        outlet.write(render_json(fleet), output)
+        outlet.write(json_pieces(fleet), output)
     else:
         _text(fleet, output)
 

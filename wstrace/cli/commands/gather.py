@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from wstrace.errors import FOUND, WstraceError
 
+if TYPE_CHECKING:
     from wstrace.gather.gathering import Gathered
 
 SOURCES = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
         metavar="SOURCE...",
         help="A folder, s3://bucket/traces or another fsspec address, or ray:/path.",
@@ -22,54 +22,70 @@ SOURCES = Annotated[
 ]
 OUT = Annotated[Path, typer.Option("-o", "--output", help="Folder; each run gets one in it.")]
 RUN = Annotated[str | None, typer.Option("--run", help="Only this run (a prefix will do).")]
+CHECK = Annotated[
+    bool, typer.Option("--check", help="Copy nothing: hold what is there against its digests.")
+]
 
-CLEAR: Final = "\r\x1b[K"
-"""Takes away what stands on the terminal's line."""
 
-
-def command(sources: SOURCES, output: OUT, run: RUN = None) -> None:
+def command(
+    output: OUT, sources: SOURCES = None, run: RUN = None, check: CHECK = False
+) -> None:
     """Bring the traces of many hosts into one folder a run.
 
     What is there already is not copied again, and bytes are compared after copying. ray:/path
-    is that folder of every node of a Ray cluster. Exits 1 where a file could not be copied.
+    is that folder of every node of a Ray cluster. Exits 1 where a file could not be copied, or
+    (--check) is not what was copied.
     Example: wstrace gather /mnt/node*/traces s3://bucket/traces -o gathered
     """
     from wstrace.cli import outlet
-    from wstrace.errors import FOUND
+
+    if bool(sources) == check:
+        raise WstraceError(
+            "--check copies nothing and takes no source." if check else "No source is given.",
+            "Give what to gather, or --check to hold what is there against its digests.",
+        )
+    try:
+        failed = _check(output) if check else _gather(sources or [], output, run)
+    except OSError as error:
+        raise outlet.failure(error) from error
+    if failed:
+        sys.exit(FOUND)
+
+
+def _gather(sources: list[str], output: Path, run: str | None) -> bool:
+    from wstrace.cli import outlet
+    from wstrace.cli.counting import counting
     from wstrace.gather.gathering import gather
     from wstrace.gather.places import place_of
 
     places = [(source, place_of(source)) for source in sources]
-    try:
-        done = gather(places, output, run, _told())
-    except OSError as error:
-        raise outlet.failure(error) from error
-    _say(done, output)
-    if done.failed:
-        sys.exit(FOUND)
+    with counting() as tell:
+        done = gather(places, output, run, tell, lambda word: outlet.say(f"wstrace: {word}"))
+    _tell(done, output)
+    return bool(done.failed)
 
 
-def _told() -> Callable[[str], None]:
-    """A line that follows the files on a terminal; nothing where nobody looks."""
-    from wstrace.errors import one_line
-
-    if not sys.stderr.isatty():
-        return lambda name: None
-    return lambda name: _show(one_line(name)[:70])
-
-
-def _show(text: str) -> None:
-    print(f"{CLEAR}{text}", end="", file=sys.stderr, flush=True)
-
-
-def _say(done: Gathered, folder: Path) -> None:
+def _check(folder: Path) -> bool:
     from wstrace.cli import outlet
-    from wstrace.errors import WstraceError
+    from wstrace.cli.counting import counting
+    from wstrace.gather.checking import check
+    from wstrace.trace.cleaning import clean_text
+    from wstrace.units import plural
+
+    with counting() as tell:
+        done = check(folder, tell)
+    for wrong in done.wrong:
+        outlet.say(f"wstrace: {clean_text(wrong)}")
+    what = f"{plural(done.sound, 'file')} of {plural(done.runs, 'folder')}"
+    print(f"{what} as they were copied, {len(done.wrong):,} not, in {folder}")
+    return bool(done.wrong)
+
+
+def _tell(done: Gathered, folder: Path) -> None:
+    from wstrace.cli import outlet
     from wstrace.trace.cleaning import clean_text
     from wstrace.units import human, plural
 
-    if sys.stderr.isatty():
-        _show("")
     for wrong in done.failed:
         outlet.say(f"wstrace: not copied: {clean_text(wrong)}")
     for told in done.words:

@@ -66,7 +66,7 @@ def _one(job: Job, source: RowSource) -> RunSummary:
 
             write_whole(render([run]).encode(errors="backslashreplace"), Path(job.pages, page))
     except WstraceError as error:
-        return unread(source, error.message)
+        return unread(source, error.message, lasting=True)
     except (Exception, RecursionError) as error:  # one bad run never ends a fleet
         return unread(source, f"internal error: {type(error).__name__}: {one_line(str(error))}")
     return summary

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from wstrace.cli.counting import counting
 from wstrace.cli.fleet.engines import Engine
 from wstrace.cli.fleet.job import Job
 from wstrace.fleet.found_files import files_of
 from wstrace.fleet.source import RowSource
 from wstrace.fleet.store import Store
 from wstrace.fleet.summary import RunSummary
-
-Tell = Callable[[str, int, int | None], None]
-"""What is done, how much of it, of how much."""
 
 
 @dataclass
@@ -34,7 +30,8 @@ class Scanned:
 def scan(paths: Sequence[Path], store: Store, job: Job, engine: Engine) -> Scanned:
     """Put a row for every run and log below `paths` into the store."""
     done = Scanned()
-    with _progress() as tell:
+    left = 0
+    with counting() as tell:
         for path in paths:
             before = done.files
             for _ in store.take(files_of(path, done.wrong)):
@@ -42,24 +39,26 @@ def scan(paths: Sequence[Path], store: Store, job: Job, engine: Engine) -> Scann
                 tell("Looking", done.files, None)
             if done.files == before:
                 done.wrong.append(f"{path} holds no trace and no log")
-        total = sum(1 for _ in store.sources())
-        for number, summary in enumerate(_rows(store, job, engine, done), 1):
+        for source in store.sources():
+            known = _known(store, job, source)
+            if known is None:
+                store.wait(source)
+                left += 1
+            else:
+                done.cached += 1
+                store.add(_placed(known, source, job))
+                tell("Known", done.cached, None)
+        for summary in _read(store, job, engine):
+            done.read += 1
             store.add(summary)
-            tell("Reading", number, total)
+            tell("Reading", done.read, left)
     return done
 
 
-def _rows(store: Store, job: Job, engine: Engine, done: Scanned) -> Iterator[RunSummary]:
-    """What is known first, then what has to be read; neither is held in memory."""
-    for source in store.sources():
-        known = _known(store, job, source)
-        if known is not None:
-            done.cached += 1
-            yield _placed(known, source, job)
-    unknown = (s for s in store.sources() if _known(store, job, s) is None)
-    for source, summary in engine(job, unknown):
-        done.read += 1
-        if summary.kind != "unread":
+def _read(store: Store, job: Job, engine: Engine) -> Iterator[RunSummary]:
+    """What has to be read, as it is done; a row that other bytes would change is kept."""
+    for source, summary in engine(job, store.waiting()):
+        if summary.lasting and source.whole:
             store.keep(job.key(source), summary)
         yield _placed(summary, source, job)
 
@@ -76,36 +75,4 @@ def _has_page(job: Job, summary: RunSummary) -> bool:
 
 def _placed(summary: RunSummary, source: RowSource, job: Job) -> RunSummary:
     """The row with where its files lie now, which a cached one cannot know."""
-    return msgspec.structs.replace(
-        summary, folders=list(source.folders), page=job.page_of(summary)
-    )
-
-
-@contextmanager
-def _progress() -> Iterator[Tell]:
-    """A bar on a terminal; nothing where nobody looks."""
-    if not sys.stderr.isatty():
-        yield lambda what, number, total: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        tasks: dict[str, int] = {}
-
-        def tell(what: str, number: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=number, total=total)  # type: ignore[arg-type]
-
-        yield tell
+    return msgspec.structs.replace(summary, folders=source.places, page=job.page_of(summary))

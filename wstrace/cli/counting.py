@@ -1,0 +1,40 @@
+"""A bar over counted things on a terminal's stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Tell = Callable[[str, int, int | None], None]
+"""What is done, how much of it, of how much."""
+
+
+@contextmanager
+def counting() -> Iterator[Tell]:
+    """A bar on a terminal; nothing where nobody looks."""
+    if not sys.stderr.isatty():
+        yield lambda what, number, total: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        tasks: dict[str, int] = {}
+
+        def tell(what: str, number: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=number, total=total)  # type: ignore[arg-type]
+
+        yield tell

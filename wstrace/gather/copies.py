@@ -1,0 +1,256 @@
+"""What a gathered folder holds and where it came from: `gathered.json` of each run.
+
+In SQLite while a call works, so that memory does not follow the number of files. Each copy is
+also a line of a journal at once: a call that was killed loses none of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from wstrace.errors import WstraceError, one_line
+from wstrace.file_names import name_of_its_own, part_of_name
+from wstrace.files import write_whole
+from wstrace.gather.places import FarFile
+from wstrace.plain_files import read_plain
+
+MANIFEST: Final = "gathered.json"
+VERSION: Final = 1
+LOGS, UNREAD = "logs", "unread"
+JOURNAL: Final = ".gathering.jsonl"
+PART: Final = ".part."
+_LARGEST: Final = 256 << 20
+_LONGEST: Final = 200
+"""Bytes of a name; a digest comes before it, and 255 are the most."""
+_TABLES: Final = """
+create table copies (
+    source text, folder text, name text, size integer, mark text, digest text, kept integer,
+    primary key (source, folder));
+create index names on copies (folder, name);
+create table folders (folder text primary key, run text, changed integer);
+create table listed (path blob, size integer, mark text, node text);
+"""
+
+
+class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One file of a manifest: its name there, where it came from, and what it was then.
+
+    `kept`: these bytes are there; another copy of that name may have been better.
+    """
+
+    name: str
+    source: str
+    size: int
+    mark: str
+    digest: str
+    kept: bool = True
+
+
+class Manifest(msgspec.Struct, omit_defaults=True):
+    """`gathered.json`, version 1: `files` by where they came from."""
+
+    version: int = VERSION
+    run: str = ""
+    files: dict[str, Copied] = {}
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A line of the journal."""
+
+    folder: str
+    run: str
+    copied: Copied
+
+
+@contextmanager
+def alone(folder: Path, wait: Callable[[], None]) -> Iterator[None]:
+    """One call at a time works in a folder; `wait` is called where another one does.
+
+    A file system without locks has none.
+    """
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            wait()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(lock)
+
+
+class Copies:
+    """The manifests of a folder, by run; what they know of each source."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for part in folder.glob(f"{PART}*"):  # of a call that was killed
+            shutil.rmtree(part, ignore_errors=True)
+        self._db = sqlite3.connect("")  # a file of its own that goes by itself
+        self._db.executescript(_TABLES)
+        for file in sorted(folder.glob(f"*/{MANIFEST}")):
+            known = read_manifest(file)
+            self._db.execute(
+                "insert into folders values (?,?,0)", (file.parent.name, known.run)
+            )
+            for copied in known.files.values():
+                self._add(file.parent.name, copied)
+        self._resume()
+        self._journal = (folder / JOURNAL).open("ab")
+        os.chmod(folder / JOURNAL, 0o600)
+
+    def _resume(self) -> None:
+        """What the journal of a killed call says; its last line may be cut."""
+        with suppress(FileNotFoundError), (self.folder / JOURNAL).open("rb") as journal:
+            for line in journal:
+                try:
+                    entry = msgspec.json.decode(line, type=_Entry)
+                except (msgspec.MsgspecError, UnicodeDecodeError):
+                    continue
+                self._of(entry.folder, entry.run)
+                self._put(entry.folder, entry.copied)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Write the manifests that changed; what ended the call does not matter."""
+        self._write()
+        self._journal.close()
+        (self.folder / JOURNAL).unlink(missing_ok=True)
+        self._db.close()
+
+    def listed(self, files: Iterator[FarFile]) -> int:
+        """Take the list of a place; returns how many files."""
+        self._db.execute("delete from listed")
+        rows = ((os.fsencode(f.path), f.size, f.mark, f.node) for f in files)
+        return self._db.executemany("insert into listed values (?,?,?,?)", rows).rowcount
+
+    def to_look_at(self) -> Iterator[FarFile]:
+        """The list, in the order of nodes and names."""
+        query = "select path, size, mark, node from listed order by node, path"
+        for path, size, mark, node in self._db.execute(query):
+            yield FarFile(os.fsdecode(path), size, mark, node)
+
+    def has(self, source: str, file: FarFile) -> bool:
+        """Whether this source was copied as it is now, and its copy is still there."""
+        query = (
+            "select folder, name, kept from copies where source = ? and size = ? and mark = ?"
+        )
+        for folder, name, kept in self._db.execute(query, (source, file.size, file.mark)):
+            there = self.folder / folder / name
+            if there.is_file() and (not kept or there.stat().st_size == file.size):
+                return True
+        return False
+
+    def place(self, run: str) -> Path:
+        """The folder of a run (of `LOGS` and `UNREAD`, where a file is of none), made."""
+        own = run in (LOGS, UNREAD)
+        folder = self.folder / (run if own else folder_name(run))
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._of(folder.name, "" if own else run)
+        return folder
+
+    def add(self, folder: Path, copied: Copied) -> None:
+        """A file that was brought: in the journal before this returns."""
+        run = self._db.execute(
+            "select run from folders where folder = ?", (folder.name,)
+        ).fetchone()[0]
+        self._journal.write(msgspec.json.encode(_Entry(folder.name, run, copied)) + b"\n")
+        self._journal.flush()
+        self._put(folder.name, copied)
+
+    def counts(self) -> dict[str, int]:
+        """Files there by run, or by folder where they are of none."""
+        query = """select case run when '' then folder else run end, count(distinct name)
+            from folders join copies using (folder) group by folder order by folder"""
+        return dict(self._db.execute(query).fetchall())
+
+    def _of(self, folder: str, run: str) -> None:
+        self._db.execute("insert or ignore into folders values (?,?,1)", (folder, run))
+
+    def _put(self, folder: str, copied: Copied) -> None:
+        self._db.execute("update folders set changed = 1 where folder = ?", (folder,))
+        if copied.kept:  # what had this name and other bytes is gone
+            self._db.execute(
+                "update copies set kept = 0 where folder = ? and name = ? and digest != ?",
+                (folder, copied.name, copied.digest),
+            )
+        self._add(folder, copied)
+
+    def _add(self, folder: str, copied: Copied) -> None:
+        c = copied
+        row = (c.source, folder, c.name, c.size, c.mark, c.digest, c.kept)
+        self._db.execute("insert or replace into copies values (?,?,?,?,?,?,?)", row)
+
+    def _write(self) -> None:
+        """Every manifest that changed, whole."""
+        changed = "select folder, run from folders where changed"
+        for folder, run in self._db.execute(changed).fetchall():
+            query = "select name, source, size, mark, digest, kept from copies where folder = ?"
+            rows = (_copied(row) for row in self._db.execute(query, (folder,)))
+            made = Manifest(run=run, files={copied.source: copied for copied in rows})
+            data = msgspec.json.format(msgspec.json.encode(made), indent=1)
+            write_whole(data, self.folder / folder / MANIFEST, 0o600)
+
+
+def _copied(row: tuple[Any, ...]) -> Copied:
+    name, source, size, mark, digest, kept = row
+    return Copied(name, source, size, mark, digest, bool(kept))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Raises WstraceError where it is none."""
+    try:
+        found = msgspec.json.decode(read_plain(path, _LARGEST), type=Manifest)
+    except (OSError, ValueError, RecursionError) as error:
+        raise WstraceError(
+            f"{path} cannot be read: {one_line(str(error))}.",
+            "Delete it: the files of that run are then copied again.",
+        ) from error
+    if found.version != VERSION:
+        raise WstraceError(
+            f"{path} has version {found.version}, this wstrace reads {VERSION}.",
+            "Use the wstrace that gathered it, or gather into another folder.",
+        )
+    return found
+
+
+def folder_name(run: str) -> str:
+    """A run's id as a folder may be called; one that had to be changed gets a digest."""
+    if run == part_of_name(run).strip(".") and run not in ("", LOGS, UNREAD):
+        return run
+    return name_of_its_own(run, "run", 100)
+
+
+def file_name(name: str) -> str:
+    """A file's name as it may stand in any folder: short and printable; one that had to be
+    changed gets a digest."""
+    plain = "".join(c if c.isprintable() and c not in "/\\" else "-" for c in name)
+    if plain == name and len(name.encode()) <= _LONGEST and name.strip("."):
+        return name
+    if len(plain.encode()) > _LONGEST:
+        head, _, tail = plain.partition(".")
+        ending = ".".join(tail.split(".")[-2:])  # says what a file is
+        plain = f"{part_of_name(head)}.{part_of_name(ending)}"
+    digest = hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=4)
+    return f"{digest.hexdigest()}-{plain.lstrip('.')}"
