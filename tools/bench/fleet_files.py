@@ -1,6 +1,6 @@
 """`wstrace fleet` on 10,000, 100,000 and 1,000,000 files: memory and time for each size.
 
-    scripts/bench fleet-files [--files 10000 100000 1000000] [--jobs 2] [--write]
+    scripts/bench fleet_files [--files 10000 100000 1000000] [--jobs 2] [--write]
 
 For each size a fleet of as many files is made (`tools/fleet/many.py`: no two are equal), read
 with a fresh cache to JSON, and read once more from the cache to a site without reports. Every
@@ -24,7 +24,7 @@ from tools.bench.fleet import PAGE, check, spent
 from tools.bench.overhead import machine, write
 from tools.fleet.many import write_many
 
-BEGIN: Final = "<!-- made by scripts/bench fleet-files -->"
+BEGIN: Final = "<!-- made by scripts/bench fleet_files -->"
 END: Final = "<!-- end -->"
 SIZES: Final = (10_000, 100_000, 1_000_000)
 
@@ -80,7 +80,7 @@ def section(found: Sequence[dict[str, Any]], jobs: int) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write where asked."""
-    parser = argparse.ArgumentParser(prog="scripts/bench fleet-files", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/bench fleet_files", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--files", type=int, nargs="+", default=SIZES)
     parser.add_argument("--jobs", type=int, default=2)
