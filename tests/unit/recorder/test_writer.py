@@ -21,7 +21,17 @@ from wstrace.recorder.state import writer as writer_module
 from wstrace.recorder.state.output import TraceOutput
 from wstrace.recorder.state.writer import TraceWriter
 from wstrace.trace.reader import load, read_file
-from wstrace.trace.records import FORMAT, Header, Note, Ranks, WorkerInit
+from wstrace.trace.records import (
+    FORMAT,
+    Failure,
+    Header,
+    Note,
+    Ranks,
+    Request,
+    Slot,
+    Spec,
+    WorkerInit,
+)
 
 
 def new_writer(folder: Path | str | None) -> TraceWriter:
@@ -53,6 +63,32 @@ def test_every_record_is_on_disk_before_write_returns(tmp_path: Path) -> None:
         writer.write(Note(text=str(number)))
         (file,) = tmp_path.iterdir()
         assert file.read_bytes().count(b"\n") == number + 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [(2**63 - 1, 2**63 - 1), (2**63, 2**63 - 1), (2**64, 2**63 - 1), (-(2**70), -(2**63))],
+)
+def test_a_number_beyond_64_bits_is_written_as_one_that_is_read(
+    asked: int, kept: int, tmp_path: Path
+) -> None:
+    spec, slot = Spec(shape=[2, asked], dtype="uint8", bytes=asked), Slot(lane=1)
+    writer = new_writer(tmp_path)
+    writer.write(
+        Request(
+            site=1, slot=slot, bytes=asked, arena=0, phase="serving", specs=[spec], locked=True
+        )
+    )
+    writer.write(
+        Failure(kind="memory", slot=slot, required=asked, phase="serving", text="no room")
+    )
+    (file,) = tmp_path.iterdir()
+    request, failure = read_file(file).records[-2:]
+    assert isinstance(request, Request)
+    assert isinstance(failure, Failure)
+    assert (request.bytes, request.slot, request.locked) == (kept, Slot(lane=1), True)
+    assert request.specs == [Spec(shape=[2, kept], dtype="uint8", bytes=kept)]
+    assert (failure.required, failure.text) == (kept, "no room")
 
 
 def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path) -> None:

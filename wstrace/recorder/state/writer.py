@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from wstrace.file_names import process_file
-from wstrace.trace.records import Failure, Header, Record
+from wstrace.trace.records import AnyRecord, Failure, Header, Record
 
 LAST_WORD = 240  # bytes of the header's `lost`
 LAST_REASON = 160  # of them for the reason: time, and a refused request, stand behind it
@@ -49,6 +50,7 @@ class TraceWriter:
         self._run = run
         self._header = header
         self._encode = msgspec.json.Encoder().encode
+        self._read = msgspec.json.Decoder(AnyRecord).decode
         self._fd: int | None = None
         self._pid = 0
         self._dead = directory is None
@@ -93,7 +95,12 @@ class TraceWriter:
     def _line(self, record: Record) -> bytes:
         record.ns = time.monotonic_ns()
         try:
-            return self._encode(record) + b"\n"
+            line = self._encode(record)
+            try:
+                self._read(line)
+            except msgspec.ValidationError:  # a layer asked for more than 64 bits can say
+                line = self._encode(within_64_bits(msgspec.to_builtins(record)))
+            return line + b"\n"
         except Exception as error:
             raise UnwritableError(str(error)) from error
 
@@ -194,3 +201,18 @@ def to_stderr(text: str) -> None:
 def _identity(handle: int) -> tuple[int, int]:
     found = os.fstat(handle)
     return found.st_dev, found.st_ino
+
+
+def within_64_bits(value: Any) -> Any:
+    """Plain JSON data with each larger number as the largest that a record may have.
+
+    A layer can ask for any number of bytes, 2**64 for a shape that PyTorch then refuses: what
+    vLLM says of it stands beside it in the failure's text.
+    """
+    if isinstance(value, dict):
+        return {key: within_64_bits(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [within_64_bits(one) for one in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return min(max(value, -(2**63)), 2**63 - 1)
+    return value
