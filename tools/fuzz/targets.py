@@ -29,6 +29,7 @@ from wstrace.triage import report as triage_report
 from wstrace.triage.diagnose.numbers import Given
 from wstrace.vllm.model_config import read_model_config
 
+BOXES: Final = 2000  # what is instrumented takes ten times as long
 DEMO: Final = ROOT / "sample_traces" / "demo-crash"
 LIMITS: Final[dict[str, Limit]] = {
     "max_model_len": 4096,
@@ -120,7 +121,7 @@ def read_formula(data: bytes) -> None:
     for use in (
         lambda: expression.evaluate(numbers),
         lambda: interval(expression.root, ranges),
-        lambda: maximise(expression, {}, ranges),
+        lambda: maximise(expression, {}, ranges, budget=BOXES),
     ):
         with suppress(WstraceError):
             use()

@@ -120,7 +120,7 @@ def kills(folder: Path, times: int, processes: int) -> dict[str, Any]:
     for number in range(times):
         here = folder / str(number)
         trace = here / "trace"
-        trace.mkdir(parents=True)
+        trace.mkdir(mode=0o700, parents=True)
         tolds = [here / f"told.{n}" for n in range(processes)]
         pids = [forked(partial(serve, trace, told, 12_000), here / "err") for told in tolds]
         _wait(partial(_all_serve, tolds), pids)
@@ -198,6 +198,14 @@ def _read_only(folder: Path) -> None:
         os.seteuid(NOBODY)
 
 
+def _of_another_user(folder: Path) -> None:
+    """Mode 0700, and not ours: what a second user meets in the folder of the first."""
+    if os.geteuid() == 0:
+        os.seteuid(NOBODY)
+    else:
+        folder.chmod(0)
+
+
 def _small_files(folder: Path) -> None:
     largest = max([f.stat().st_size for f in folder.glob("*.jsonl")], default=100)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python does at its start
@@ -209,6 +217,7 @@ TROUBLES: Final[dict[str, Callable[[Path], None]]] = {
     "input/output error": _failing_writes(errno.EIO),
     "file size limit": _small_files,
     "read-only folder": _read_only,
+    "another user's folder": _of_another_user,
     "deleted folder": lambda folder: shutil.rmtree(folder),
     "no descriptor left": _few_files,
 }
@@ -245,6 +254,8 @@ def _trouble(here: Path, begin: Callable[[Path], None], late: bool) -> dict[str,
     pid = forked(work, here / "err")
     os.close(handle)
     os.waitpid(pid, 0)
+    if trace.exists():
+        trace.chmod(0o700)
     answers = os.read(result, 1 << 16)
     os.close(result)
     errors = (here / "err").read_text()

@@ -33,7 +33,11 @@ from tests.unit.recorder.test_writer import FULL, new_writer  # isort: skip
 REPOSITORY = Path(__file__).parents[3]
 STOPPED = "recording stops, serving goes on"
 # What does not touch a file that is open already.
-HARMLESS = {"read-only folder, in serving", "no descriptor left, in serving"}
+HARMLESS = {
+    "read-only folder, in serving",
+    "another user's folder, in serving",
+    "no descriptor left, in serving",
+}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +81,7 @@ def test_whatever_stops_recording_vllm_answers_and_the_loss_is_told(measured: An
         stops = sum(STOPPED in line for line in told["said"])
         assert stops == (name not in HARMLESS), name
         assert bool(told["doubts"]) == (name not in HARMLESS), name
-    assert len(measured["troubles"]) == 12
+    assert len(measured["troubles"]) == 14
 
 
 def records() -> list[Record]:
