@@ -59,7 +59,7 @@ def measured() -> Any:
 
 def test_sigkill_loses_no_record_and_invents_none(measured: Any) -> None:
     kills = measured["kills"]
-    assert kills["had"] > 100
+    assert kills["had"] >= kills["rounds"] * 4  # each of four processes, in each round
     # `torn`: the kernel may stop a write at a page for SIGKILL; the server had no answer yet
     assert (kills["lost"], kills["invented"]) == ([], [])
 
