@@ -4,7 +4,7 @@
 
 For each size a fleet of as many files is made (`tools/fleet/many.py`: no two are equal), read
 with a fresh cache to JSON, and read once more from the cache to a site without reports. Every
-planted fault must be in the JSON and none invented. Prints one JSON line. A million files are
+planted fault must be in the JSON and none invented. Prints a line a size. A million files are
 4 GB on disk (in TMPDIR) and take about 20 minutes on 2 cores. --write puts the table into
 docs/fleet.md.
 """
@@ -86,8 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--write", action="store_true", help="put it into docs/fleet.md")
     options = parser.parse_args(arguments)
-    found = [measured(files, options.jobs) for files in options.files]
-    print(json.dumps(found))
+    found = []
+    for files in options.files:
+        found.append(measured(files, options.jobs))
+        print(json.dumps(found[-1]), flush=True)
     if options.write:
         write(PAGE, "\n".join(["", *section(found, options.jobs), ""]), BEGIN, END)
     return 0

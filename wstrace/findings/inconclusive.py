@@ -30,6 +30,8 @@ def reasons(
     verdict rests on."""
     if not trace.processes:
         why = "the folder holds no trace: the recorder never attached, or could not write there"
+        if trace.unread:
+            why = f"the folder holds {plural(trace.unread, 'trace file')}, and none can be read"
         had = trace.meta is not None and trace.meta.sizes
         told = [*doubts] if had else [before_a_worker(trace), why, *doubts]
         return list(dict.fromkeys(filter(None, told)))

@@ -62,6 +62,7 @@ class Store:
         os.chmod(self.path, 0o600)
         db.execute("pragma temp_store = file")
         db.execute("pragma synchronous = off")  # what is lost is read again
+        db.execute("pragma cache_size = -32768")  # KiB: paths come in the order of no index
         if db.execute("pragma user_version").fetchone() != (_FORMAT,):
             db.executescript("drop table if exists files; drop table if exists summaries;")
             db.execute(f"pragma user_version = {_FORMAT}")

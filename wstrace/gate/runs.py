@@ -61,4 +61,5 @@ def joined(traces: list[Trace]) -> Trace:
         meta=_worst_end(traces),
         notes=list(dict.fromkeys(note for t in traces for note in t.notes)),
         doubts=list(dict.fromkeys(doubt for t in traces for doubt in t.doubts)),
+        unread=sum(trace.unread for trace in traces),
     )

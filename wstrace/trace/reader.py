@@ -100,7 +100,8 @@ class Trace:
     """One run: its processes, run.json where there is one, and what the reader has to say.
 
     `doubts` are what keeps the trace from showing that its run was clean. `alive` are the pids
-    of processes that are known to run: what they did so far is whole.
+    of processes that are known to run: what they did so far is whole. `unread`: trace files
+    that hold nothing, where no other is there.
     """
 
     path: Path
@@ -110,6 +111,7 @@ class Trace:
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     alive: frozenset[int] = frozenset()
+    unread: int = 0
 
 
 def load(
@@ -126,12 +128,14 @@ def load(
     files = _files(path)
     meta, doubts = _run_of(path, run)
     if not files:
-        return Trace(path, run or "", [], meta, ["no trace file in this folder"], doubts)
+        told, there = ["no trace file in this folder"], len(_special(path))
+        return Trace(path, run or "", [], meta, told[there:], doubts, unread=there)
     headers, torn = _headers(path, files)
     if not headers:
         if meta is None:
             raise _holds_nothing(path)
-        return Trace(path, meta.run, [], meta, [], doubts + torn)
+        there = len(torn + _special(path))
+        return Trace(path, meta.run, [], meta, [], doubts + torn, unread=there)
     if meta is not None and _left_nothing(path, meta, run, [h for _, h in headers]):
         return Trace(path, meta.run, [], meta, [f"run {meta.run} left no trace file"], doubts)
     chosen, notes = _choose_run(path, [h.run for _, h in headers], run, headers)
@@ -160,12 +164,9 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
     collapse = _shared(files)
     with _uncollected():
         for file in files:
-            if _is_special(file):
-                doubts.append(_no_plain_file(file))
-                continue
             try:
-                if not _first_line_ends(file):
-                    doubts.append(_torn(file))
+                if _is_special(file) or not _first_line_ends(file):
+                    doubts.append(_no_plain_file(file) if _is_special(file) else _torn(file))
                     continue
                 process, told = _read(file, meta, collapse)
             except WstraceError as error:

@@ -205,3 +205,17 @@ def test_a_link_to_nothing_is_an_error_of_two_lines(tmp_path: Path) -> None:
     (tmp_path / "b.wst.jsonl").symlink_to(tmp_path / "gone")
     with pytest.raises(WstraceError, match=r"Cannot read .*b\.wst\.jsonl"):
         load(tmp_path)
+
+
+def test_a_folder_of_files_that_cannot_be_read_says_what_is_there(tmp_path: Path) -> None:
+    from tools.fleet.planted import Plan, write_run
+    from wstrace.findings.analysed_run import load_run
+
+    for file in write_run(Plan(run="a", ranks=2), tmp_path).files.values():
+        file.write_bytes(file.read_bytes()[:30])
+    folder = tmp_path / "node0"
+    (folder / "run.a.json").rename(folder / "run.json")
+    said = load_run(folder).inconclusive
+    assert said[0] == "the folder holds 2 trace files, and none can be read"
+    assert not any("never attached" in why for why in said)
+    assert sum("has no whole record" in why for why in said) == 2
