@@ -7,6 +7,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from tests.commands import wstrace
 from tests.unit.audit.test_roles_and_matches import GATED, MOST, layer, request
 from wstrace.audit.whole import audit
 from wstrace.report.ci.audit_sarif import render
@@ -60,3 +63,27 @@ def test_the_page_escapes_what_the_source_says(package: Package) -> None:
     text = render_audit(audit(root, ""), root)
     assert "<script>alert(1)" not in text
     assert "&lt;script&gt;alert(1)" in text
+
+
+@pytest.mark.parametrize(
+    ("form", "asked", "has"),
+    [
+        (["0.1.0", "0.2.0"], "html", "A comparison"),
+        (["0.1.0", "0.2.0"], "sarif", "A comparison"),
+        (["--config", "-tp 2", "--model-config", "config.json"], "markdown", "A prediction"),
+        (["--model-config", "config.json"], "sarif", "A prediction"),
+        (["--trace", "trace"], "html", "A run's audit"),
+        (["--suggest", "x.py:1"], "json", "A patch"),
+    ],
+)
+def test_a_format_that_a_form_does_not_have_is_refused(
+    form: list[str], asked: str, has: str, tmp_path: Path
+) -> None:
+    page = tmp_path / {"markdown": "x.md"}.get(asked, f"x.{asked}")
+    for option in (["--format", asked], ["-o", str(page)]):
+        done = wstrace("audit", *form, *option)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(
+            f"wstrace: {has} is not written as {asked}.\nFormats of it: text"
+        )
+    assert not page.exists()

@@ -88,13 +88,16 @@ def command(
     Reads the source alone: vLLM is not imported, no GPU and no network is used.
     """
     output = _format(form, target)
+    predicted = config is not None or model_config is not None
+    kind = _kind(bool(suggestion), predicted, trace is not None, bool(trees) and not changed)
+    _refuse_format(output, kind)
     gc.disable()  # syntax trees live to the end: a look through them is a fifth of the time
     given = trees or []
     shown: list[str] = []
     found: bool | None
-    if suggestion:
+    if suggestion:  # the order of `_kind`
         found = _suggested(vllm, download, suggestion, shown)
-    elif config is not None or model_config is not None:
+    elif predicted:
         found = _predicted(vllm, download, (config, model_config, platform), output, shown)
     elif trace is not None:
         found = _joined(vllm, download, trace, output, shown)
@@ -123,6 +126,35 @@ def _format(form: AuditFormat | None, target: Path | None) -> str:
         return "markdown" if form == "md" else form
     known = by_extension(target, get_args(AuditFormat)) if target is not None else None
     return known or "text"
+
+
+FORMATS: dict[str, tuple[str, ...]] = {
+    "an audit": ("text", "markdown", "json", "sarif", "html"),
+    "a comparison": ("text", "markdown", "json"),
+    "a prediction": ("text", "json"),
+    "a run's audit": ("text", "json"),
+    "a patch": ("text",),
+}
+"""What each form of the command can be written as; a comparison's text is its Markdown."""
+
+
+def _kind(suggestion: bool, predicted: bool, joined: bool, compared: bool) -> str:
+    """Which form of the command the options ask for, in the order in which it looks."""
+    forms = (
+        (suggestion, "a patch"),
+        (predicted, "a prediction"),
+        (joined, "a run's audit"),
+        (compared, "a comparison"),
+    )
+    return next((name for asked, name in forms if asked), "an audit")
+
+
+def _refuse_format(output: str, kind: str) -> None:
+    if output not in FORMATS[kind]:
+        raise WstraceError(
+            f"{kind[0].upper()}{kind[1:]} is not written as {output}.",
+            f"Formats of it: {', '.join(FORMATS[kind])}.",
+        )
 
 
 def _package(files: list[Path]) -> str | None:
