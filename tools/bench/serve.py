@@ -35,7 +35,9 @@ def start(model: Path, folder: Path, recorded: bool) -> tuple[float, float]:
     trace = folder / f"trace-{time.monotonic_ns()}"
     wstrace = [sys.executable, "-m", "wstrace.cli.app", "run", "-q", "-o", str(trace), "--"]
     began = time.monotonic()
-    with Server(model, folder / "log", before=wstrace if recorded else ()) as server:
+    server = Server(model, folder / "log", before=wstrace if recorded else ())
+    server.dies_with_parent = True  # a bench that is cut leaves none behind
+    with server:
         wall = time.monotonic() - began
         cpu = sum(map(cpu_ticks, server.processes())) / TICKS
     if recorded and not list(trace.glob("*.jsonl")):
