@@ -12,8 +12,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 from tools import ROOT
+from tools.fuzz.repeated import repeated
 from wstrace.errors import WstraceError
 from wstrace.expr.expression import parse
 from wstrace.expr.interval import interval
@@ -22,8 +24,9 @@ from wstrace.findings.analysed_run import load_run
 from wstrace.report import json as report_json
 from wstrace.report import markdown, text
 from wstrace.report import triage as triage_output
-from wstrace.reserve import reader
+from wstrace.reserve import reader as reserve_reader
 from wstrace.reserve.evaluate import evaluate
+from wstrace.trace import reader
 from wstrace.trace.records import Limit
 from wstrace.triage import report as triage_report
 from wstrace.triage.diagnose.numbers import Given
@@ -87,6 +90,24 @@ def trace(data: bytes) -> None:
         report_json.render_json(run)
 
 
+def collapsed(data: bytes) -> None:
+    """A trace file whose requests are alike, read once for each and once for all of them."""
+    with file_of(data, "a.wst.jsonl") as file:
+        with patch.object(reader, "COLLAPSED_FROM", 0):
+            once = _told(file.parent, whole=False)
+        each = _told(file.parent, whole=True)
+    if once != each:
+        raise ValueError(f"read once: {once}\nread each: {each}")
+
+
+def _told(folder: Path, whole: bool) -> tuple[str, str]:
+    try:
+        run = load_run(folder, whole=whole)
+        return text.render_text(run), report_json.render_json(run)
+    except WstraceError as error:
+        return error.message.replace(str(folder), ""), error.hint or ""
+
+
 def run_file(data: bytes) -> None:
     """run.json beside a trace."""
     with file_of(data, "run.json") as file:
@@ -106,7 +127,7 @@ def triage(data: bytes) -> None:
 def reserve(data: bytes) -> None:
     """A reserve config, and its bytes under a live config."""
     with file_of(data, "reserve.yaml") as file:
-        config = reader.load(file)
+        config = reserve_reader.load(file)
         evaluate(config, LIMITS | config.limits)
 
 
@@ -140,6 +161,11 @@ def _trace_seeds() -> Iterator[bytes]:
     yield b"".join(lines)
 
 
+def _repeated_seeds() -> Iterator[bytes]:
+    for seed in _trace_seeds():
+        yield b"".join(repeated(seed.splitlines(keepends=True), 3))
+
+
 def _reserve_seeds() -> Iterator[bytes]:
     for name in ("demo-grow", "h100-vllm-0.21.0-turboquant-grow"):
         yield (ROOT / "sample_traces" / name / "reserve.yaml").read_bytes()
@@ -147,6 +173,7 @@ def _reserve_seeds() -> Iterator[bytes]:
 
 TARGETS: Final = {
     "trace": Target(trace, _trace_seeds),
+    "collapsed": Target(collapsed, _repeated_seeds),
     "run-file": Target(run_file, lambda: [(DEMO / "run.json").read_bytes()]),
     "triage": Target(triage, lambda: [LOG, LOG * 3]),
     "reserve": Target(reserve, _reserve_seeds),

@@ -20,7 +20,14 @@ from hypothesis import strategies as st
 from tools.fuzz.mutate import KINDS, WORDS, Edit, damaged
 from tools.fuzz.targets import DEMO, LOG, TARGETS, attempt
 
-EXAMPLES = {"trace": 25, "run-file": 15, "triage": 40, "reserve": 20, "formula": 60}
+EXAMPLES = {
+    "trace": 25,
+    "collapsed": 20,
+    "run-file": 15,
+    "triage": 40,
+    "reserve": 20,
+    "formula": 60,
+}
 CPU_SECONDS = 60  # the worst takes 3; what never ends is found on any machine
 MEGABYTE = 1 << 20
 EDITS: st.SearchStrategy[list[Edit]] = st.lists(

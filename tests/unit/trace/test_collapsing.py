@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.trace.repeated import TIMES, repeated
+from tests.unit.trace.repeated import TIMES, repeated_trace
 from tools.fuzz.mutate import KINDS, WORDS, damaged
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun, load_run
@@ -69,7 +69,7 @@ def _small_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_said_of_a_trace_is_the_same(name: str, tmp_path: Path) -> None:
-    path = repeated(SAMPLES / name, tmp_path / "t")
+    path = repeated_trace(SAMPLES / name, tmp_path / "t")
     told = load_run(path)
     whole = load_run(path, whole=True)
     assert {output: make(told) for output, make in SHORT.items()} == {
@@ -80,13 +80,13 @@ def test_what_is_said_of_a_trace_is_the_same(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("output", LISTING)
 @pytest.mark.parametrize("name", ["demo-grow", "h200x2-vllm-0.21.0-tp-grow"])
 def test_what_lists_each_request_is_the_same(name: str, output: str, tmp_path: Path) -> None:
-    path = repeated(SAMPLES / name, tmp_path / "t")
+    path = repeated_trace(SAMPLES / name, tmp_path / "t")
     assert LISTING[output](load_run(path)) == LISTING[output](load_run(path, whole=True))
 
 
 def test_a_third_is_kept(tmp_path: Path) -> None:
-    """Else nothing here would be tried: `repeated` has each request three times."""
-    path = repeated(SAMPLES / "h100-vllm-0.21.0-turboquant-grow", tmp_path / "t")
+    """Else nothing here would be tried: `repeated_trace` has each request three times."""
+    path = repeated_trace(SAMPLES / "h100-vllm-0.21.0-turboquant-grow", tmp_path / "t")
     (told,), (whole,) = (
         load_run(path).trace.processes,
         load_run(path, whole=True).trace.processes,
@@ -98,7 +98,7 @@ def test_a_third_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_trace_that_is_gone_says_so(tmp_path: Path) -> None:
-    path = repeated(SAMPLES / "demo-grow", tmp_path / "t")
+    path = repeated_trace(SAMPLES / "demo-grow", tmp_path / "t")
     run = load_run(path)
     for file in path.iterdir():
         file.unlink()
@@ -255,7 +255,7 @@ def test_a_field_twice_that_once_was_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["demo-crash", "h100-vllm-0.21.0-turboquant-grow"])
 def test_damaged_lines_are_counted_as_they_are_read(name: str, tmp_path: Path) -> None:
     chance = random.Random(name)
-    (source, *_) = sorted(repeated(SAMPLES / name, tmp_path / "t").glob("*.wst.jsonl"))
+    (source, *_) = sorted(repeated_trace(SAMPLES / name, tmp_path / "t").glob("*.wst.jsonl"))
     header, *lines = source.read_bytes().splitlines(keepends=True)
     words = (*WORDS, b'"ns":7,', b'"index":7,', b'"step":{"index":7,', b"7", b"0", b',"ns":')
     file, whole = tmp_path / "a.wst.jsonl", 0
