@@ -101,8 +101,8 @@ class WorkspaceManager:
 class Recorded:
     """The recorder's hot wrapper around a manager, and a module that asks it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.live = Live(Settings(directory=str(folder), run="r"))
+    def __init__(self, folder: Path, **given: Any) -> None:
+        self.live = Live(Settings(directory=str(folder), run="r", **given))
         self.records: list[Any] = []
         self.live.output.write = self.records.append  # type: ignore[assignment, method-assign]
         self.manager = WorkspaceManager(self.live)

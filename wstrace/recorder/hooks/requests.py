@@ -105,7 +105,8 @@ def wrap_ensure(live: Live, below: int = 0) -> Callable[[Ensure], Ensure]:
             if entry is not None:
                 entry.calls += 1
                 return original(self, required_bytes)
-            if is_compiling():  # an export that runs Python with tensors that hold no bytes
+            # is_compiling: an export that runs Python with tensors that hold no bytes.
+            if is_compiling() or live.counters.count_beyond(key):
                 return original(self, required_bytes)
             novel = NovelRequest(required_bytes, index)
             guarded(live, "slot", look, live, self, novel)
@@ -198,6 +199,10 @@ def answered(
         if live.counters.holds() >= live.settings.max_keys:
             live.output.truncate("keys")
             _record_beyond_cap(live, manager, novel, site, caller)
+            if caller is frame and live.near is None and not live.streams.on:
+                largest = _tally(live, novel, site).max_bytes
+                beyond = Entry(0, site.id, novel.slot, largest)
+                live.counters.remember_beyond(key, hot_code, beyond)
             return
         entry = Entry(1, site.id, novel.slot, novel.bytes)
         mark = (*key, live.phases.current, live.capture.active)

@@ -128,6 +128,7 @@ class Counters:
         self._ways: dict[HotKey, list[Way]] = {}
         self._codes: dict[int, CodeType] = {}
         self._other_ways = 0
+        self._beyond = False
         self._phase: Phase = "init"  # the one that the hot entries were counted in
         self._real_steps_written = 0
 
@@ -143,6 +144,26 @@ class Counters:
             _, place, size, slot = key
             self.table.put(code, place, size, slot, entry)
         self._other_ways += entry.other is not None
+
+    def remember_beyond(self, key: HotKey, code: CodeType, entry: Entry) -> None:
+        """Past the cap: let `entry` count each request of its call and slot that is no larger.
+
+        It had been answered at that size, so a smaller one is no new maximum of its site.
+        """
+        self._codes[key[0]] = code
+        known = self.hot.setdefault(_any_size(key), entry)
+        known.bytes = max(known.bytes, entry.bytes)
+        self._beyond = True
+
+    def count_beyond(self, key: HotKey | None) -> bool:
+        """Count a request past the cap; False where it has to be looked at."""
+        if not self._beyond or key is None:
+            return False
+        entry = self.hot.get(_any_size(key))
+        if entry is None or type(key[2]) is not int or key[2] > entry.bytes:
+            return False
+        entry.calls += 1
+        return True
 
     def holds(self) -> int:
         """Keys and ways that are hot."""
@@ -186,6 +207,7 @@ class Counters:
     def _drop(self) -> None:
         self.hot.clear()
         self._other_ways = 0
+        self._beyond = False
         if self.table is not None:
             self.table.clear()
 
@@ -222,3 +244,8 @@ class Counters:
             max_continued=steps.max_continued,
             counts=changed,
         )
+
+
+def _any_size(key: HotKey) -> HotKey:
+    """The key of a call and slot, whatever bytes it asks for; no request has it."""
+    return (key[0], key[1], None, key[3])
