@@ -74,8 +74,8 @@ class Host:
         return [*program, str(model), "--load-format", "dummy"]
 
     def facts(self) -> dict[str, Any]:
-        """GPU, driver and versions, read on this host in the engine's environment."""
-        lines = _output([self.python, "-c", VERSIONS], self.env()).splitlines()
+        """FACTS: GPU, driver and versions of what is installed, in the engine's environment."""
+        lines = _output([self.python, "-c", VERSIONS % (PACKAGES,)], self.env()).splitlines()
         found = json.loads(lines[-1]) if lines else {}
         return found | {"python": platform.python_version(), "gpus": _gpus()}
 
@@ -86,8 +86,10 @@ from importlib.metadata import PackageNotFoundError, version
 def of(name):
     try: return version(name)
     except PackageNotFoundError: return None
-print(json.dumps({n: of(n) for n in ("vllm", "torch", "triton", "wstrace")}))
+print(json.dumps({n: found for n in %r if (found := of(n))}))
 """
+PACKAGES: Final = ("vllm", "torch", "triton", "wstrace", "wstrace-native")
+FACTS: Final = (*PACKAGES, "python", "gpus")
 
 
 def _gpus() -> list[str]:

@@ -24,10 +24,10 @@ from typing import Final
 
 from tools import ROOT
 from tools.gpu.claims import setting_of, table_of
+from tools.gpu.host import FACTS
 from wstrace.errors import WstraceError
 
 TABLES: Final = ROOT / "sample_traces" / "gpu-tables"
-FACTS: Final = ("vllm", "torch", "triton", "wstrace", "python", "gpus")
 # matches: the "/opt/torch/bin/" of "Command '['/opt/torch/bin/python3', '-P']' timed out"
 FOLDERS: Final = re.compile(r"(?<![\w/.])/(?:[\w.+-]+/)+")
 NEVER_LOCKS: Final = ("b", "e", "h-prefix")

@@ -17,7 +17,7 @@ from typing import Any, Final
 from tools.gpu import rehearsal
 from tools.gpu.claims import table_of
 from tools.gpu.clock import Clock
-from tools.gpu.host import Host
+from tools.gpu.host import FACTS, Host
 from tools.gpu.packing import pack, pack_caches, unpack_caches
 from tools.gpu.runner import Runner
 from tools.gpu.scenarios import CONTINUES, SCENARIOS
@@ -69,8 +69,7 @@ class Session:
             self.claims += claims
             self.not_run += told
             setting = json.loads((folder / "scenario.json").read_text())
-            names = ("vllm", "torch", "triton", "wstrace", "python", "gpus")
-            self.facts |= {n: setting[n] for n in names if n in setting}
+            self.facts |= {n: setting[n] for n in FACTS if n in setting}
             write(self.claims, self.not_run, self.facts, self.out)
 
     def watch(self) -> None:
