@@ -7,11 +7,13 @@ import shlex
 import signal
 import sys
 import traceback
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.main
 
 import wstrace
 from wstrace.cli import outlet
@@ -119,7 +121,9 @@ def _run(words: list[str]) -> int:
         completion_init()
     try:
         refuse_empty(words)
-        code = app(words, standalone_mode=False, prog_name="wstrace", complete_var=COMPLETE)
+        code = _program()(
+            words, standalone_mode=False, prog_name="wstrace", complete_var=COMPLETE
+        )
         return code if isinstance(code, int) else 0
     except SystemExit as error:  # typer's own answer to a closed pipe, or a command's code
         if isinstance(error.__context__, BrokenPipeError):
@@ -134,6 +138,12 @@ def _run(words: list[str]) -> int:
             print(str(error), file=sys.stderr)  # the help
             return USAGE
         raise _told(error, words) from error
+
+
+@cache
+def _program() -> Any:
+    """All commands as typer builds them, once a process: Python may call `main` many times."""
+    return typer.main.get_command(app)
 
 
 def _told(error: Exception, words: list[str]) -> WstraceError:

@@ -54,8 +54,19 @@ def say(text: str) -> None:
     them cannot steer a terminal."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
-            shown = "\n".join(one_line(line) for line in text.split("\n"))
-            print(shown, file=sys.stderr, flush=True)
+            print(_shown(text), file=sys.stderr, flush=True)
+
+
+def say_in_a_handler(text: str) -> None:
+    """What `say` does, from a signal handler: past the stream's buffer, which refuses
+    (RuntimeError: reentrant call) where the signal came while it was being written."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            os.write(sys.stderr.fileno(), f"{_shown(text)}\n".encode(errors="replace"))
+
+
+def _shown(text: str) -> str:
+    return "\n".join(one_line(line) for line in text.split("\n"))
 
 
 @contextmanager

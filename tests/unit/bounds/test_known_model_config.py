@@ -166,9 +166,9 @@ def test_a_head_count_set_by_hand_is_not_divided() -> None:
     assert names["hidden_size"] == 2048
 
 
-@pytest.mark.parametrize("path", ["/dev/zero", "/"])
-def test_only_a_plain_file_is_read(path: str) -> None:
-    with pytest.raises(WstraceError, match="is no plain file"):
+@pytest.mark.parametrize(("path", "what"), [("/dev/zero", "a device"), ("/", "a folder")])
+def test_only_a_plain_file_is_read(path: str, what: str) -> None:
+    with pytest.raises(WstraceError, match=f"cannot be read: {what}, not a file"):
         read_model_config(Path(path), {})
 
 
@@ -177,7 +177,7 @@ def test_a_file_too_large_for_a_config_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(QWEN3_30B))
     with path.open("r+b") as file:
         file.truncate((16 << 20) + 1)  # sparse
-    with pytest.raises(WstraceError, match=r"more than 16\.00 MiB"):
+    with pytest.raises(WstraceError, match=r"is larger than 16\.00 MiB"):
         read_model_config(path, {})
 
 

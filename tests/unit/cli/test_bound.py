@@ -144,7 +144,7 @@ def test_a_model_config_gives_its_numbers_and_set_wins(bound: Run, tmp_path: Pat
         (["moe.triton", "--set", "top_k=0"], "top_k is 1 or more"),
         (["turboquant.decode", "--set", "head_size=-1"], "head_size is 1 or more"),
         (["rows * head_size", "--set", "head_size=-1"], "head_size is 1 or more"),
-        (["a", "--model-config", "/dev/zero"], "is no plain file"),
+        (["a", "--model-config", "/dev/zero"], "a device, not a file"),
         (["moe.triton", "--vllm", "newest"], "names no release"),
         (["a", "--model-config", "/nonexistent/config.json"], "cannot be read"),
     ],

@@ -8,12 +8,11 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.commands import wstrace
+from tests.commands import forked, wstrace
 from wstrace.trace.reader import load
 
 SECRET = "S3cr3tV4lue"
@@ -21,13 +20,7 @@ ENV = {k: v for k, v in os.environ.items() if not k.startswith(("WSTRACE", "VLLM
 
 
 def start(*arguments: str, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "wstrace.cli.app", "run", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENV | env,
-    )
+    return forked("run", *arguments, env=ENV | env)
 
 
 def run(*arguments: str, **env: str) -> tuple[int, str, str]:
@@ -152,11 +145,11 @@ def test_a_pipe_in_the_trace_folder_holds_no_run_up(tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_running_has_a_run_json_without_an_end(tmp_path: Path) -> None:
-    process = start("-q", "-o", str(tmp_path / "t"), "--", "sleep", "600")
+    command = ["sh", "-c", "echo runs; exec sleep 600"]
+    process = start("-q", "-o", str(tmp_path / "t"), "--", *command)
     path = tmp_path / "t" / "run.json"
-    while not path.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "runs\n"  # before, a signal ends wstrace itself
     assert "exit_code" not in json.loads(path.read_text())
     process.send_signal(signal.SIGTERM)
     process.communicate()

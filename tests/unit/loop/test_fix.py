@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -15,11 +16,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.commands import wstrace
+from tests.commands import forked, wstrace
+from wstrace.cli import outlet
+from wstrace.cli.commands.fix import _ended_by_signals
 from wstrace.cli.fixing.target import target_of
 from wstrace.cli.launch import still_living
 from wstrace.errors import WstraceError
@@ -52,21 +56,15 @@ class Done:
 
 
 SLOW = pytest.mark.slow  # seconds each: two servers started and asked, twice
-FIX = (sys.executable, "-m", "wstrace.cli.app", "fix")
 
 
 def start(
     folder: Path, *options: str, words: str = "", port: int = 0, more: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [
-            *(*FIX, "-o", str(folder), *options),
-            *("--", *STAND_IN, "--port", str(port or free_port()), *more),
-        ],
+    return forked(
+        *("fix", "-o", str(folder), *options),
+        *("--", *STAND_IN, "--port", str(port or free_port()), *more),
         env=ENV | {"PYTHONPATH": str(ROOT), "STAND_IN": words},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
     )
 
 
@@ -317,6 +315,32 @@ def test_a_second_ctrl_c_ends_a_server_that_does_not_listen(tmp_path: Path) -> N
     process.communicate()
     assert process.returncode == 130
     assert server_of(port) == []
+
+
+def test_ctrl_c_in_the_middle_of_a_line_of_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler speaks while stderr's buffer is being written, which would refuse it."""
+
+    interrupted: list[int] = []
+
+    class Interrupted(io.FileIO):
+        def write(self, data: Any) -> int:
+            written = super().write(data)
+            if not interrupted:
+                signal.raise_signal(signal.SIGINT)
+            return written
+
+    file = Interrupted(tmp_path / "err", "w")
+    stream = io.TextIOWrapper(io.BufferedWriter(file), line_buffering=True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with pytest.raises(SystemExit) as ended, _ended_by_signals(lambda: interrupted.append(1)):
+        outlet.say("ready; sending")
+    assert (ended.value.code, interrupted) == (130, [1])
+    stream.close()  # which writes the line again: its first write raised
+    told = (tmp_path / "err").read_text().splitlines()
+    assert told[0] == "ready; sending"
+    assert told[1].startswith("wstrace: ending the server; ")
 
 
 def server_of(port: int) -> list[int]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from subprocess import Popen
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -46,18 +46,16 @@ def typed(line: str) -> list[str]:
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
     """`wstrace run OPTIONS -- STAND-IN`, exercised; its outcome and its trace."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Popen[str]] = []
 
     def run(*options: str, words: str = "", cwd: Path = tmp_path) -> tuple[Outcome, Path]:
         port, trace = free_port(), tmp_path / f"served{len(started)}"
         env = {k: v for k, v in os.environ.items() if not k.startswith("WSTRACE")}
-        ours = [sys.executable, "-m", "wstrace.cli.app", "run", "-q", "-o", str(trace)]
         stand_in = [sys.executable, "-m", "tests.unit.loop.stand_in", "serve", "m"]
-        server = subprocess.Popen(
-            [*ours, *options, "--", *stand_in, "--port", str(port)],
+        server = commands.forked(
+            *("run", "-q", "-o", str(trace), *options, "--", *stand_in, "--port", str(port)),
             env=env | {"PYTHONPATH": str(ROOT), "STAND_IN": words},
             cwd=cwd,
-            stdout=subprocess.DEVNULL,
         )
         started.append(server)
         client = Client(f"http://127.0.0.1:{port}")
@@ -65,13 +63,13 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         model = client.model(None, 10)
         outcome = exercise(client, model, plan(model.max_model_len, 32)[0], 600)
         server.send_signal(signal.SIGINT)
-        server.wait()
+        server.communicate()
         return outcome, trace
 
     yield run
     for server in started:
         server.kill()
-        server.wait()
+        server.communicate()
 
 
 @cache

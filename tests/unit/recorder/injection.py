@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -187,7 +187,11 @@ def has_the_refusal(folder: Path) -> bool:
     )
 
 
-def recorded(owner: Any, name: str, folder: Path, when: str) -> list[str]:
+When = Literal["before", "after"]
+"""Whether a function is broken before the recorder attaches, or once the engine has started."""
+
+
+def recorded(owner: Any, name: str, folder: Path, when: When) -> list[str]:
     """The answers with the recorder, one of its functions broken before or after attaching."""
     os.environ["WSTRACE_DIR"] = str(folder)
     try:
@@ -208,7 +212,7 @@ def recorded(owner: Any, name: str, folder: Path, when: str) -> list[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def guarded(owner: Any, name: str, when: str) -> list[str]:
+def guarded(owner: Any, name: str, when: When) -> list[str]:
     """The answers with `WSTRACE_GUARD` alone, one function broken before or after attaching."""
     os.environ["WSTRACE_GUARD"] = "1"
     try:
@@ -228,13 +232,20 @@ def guarded(owner: Any, name: str, when: str) -> list[str]:
         del os.environ["WSTRACE_GUARD"]
 
 
-def called(run: Callable[[], object], found: dict[str, Where]) -> dict[str, Where]:
-    """Those of the functions that a run calls; to break another one changes nothing."""
-    seen: set[CodeType] = set()
+def called(run: Callable[[], object], found: dict[str, Where]) -> list[tuple[str, When]]:
+    """Each of the functions that a run calls, and when to break it: to break another one, or
+    this one when it is not called any more, changes nothing.
+
+    One that only serving calls is broken after attaching: the hooks find it by its name then.
+    """
+    seen: dict[When, set[CodeType]] = {"before": set(), "after": set()}
+    now: When = "before"
 
     def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal now
         if event == "call":
-            seen.add(frame.f_code)
+            now = "after" if frame.f_code is serve.__code__ else now
+            seen[now].add(frame.f_code)
 
     threading.setprofile(note)
     sys.setprofile(note)
@@ -243,11 +254,12 @@ def called(run: Callable[[], object], found: dict[str, Where]) -> dict[str, Wher
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    return {
-        label: (owner, name)
+    return [
+        (label, when)
         for label, (owner, name) in found.items()
-        if inspect.unwrap(vars(owner)[name]).__code__ in seen
-    }
+        for when, codes in seen.items()
+        if inspect.unwrap(vars(owner)[name]).__code__ in codes
+    ]
 
 
 NOTHING: Where = (SimpleNamespace(nothing=None), "nothing")
@@ -262,23 +274,21 @@ def main(folder: Path) -> None:
     recording = called(lambda: recorded(*NOTHING, folder, "after"), found)
     guarding = called(lambda: guarded(*NOTHING, "after"), found)
     wrong, lost = {}, []
-    for label, (owner, name) in recording.items():
-        for when in ("before", "after"):
-            folder.mkdir()
-            seen = recorded(owner, name, folder, when)
-            if seen[-1] == "lost":
-                lost.append(label)
-            if seen[: len(plain)] != plain:
-                wrong[f"{label} ({when})"] = seen
+    for label, when in recording:
+        folder.mkdir()
+        seen = recorded(*found[label], folder, when)
+        if seen[-1] == "lost":
+            lost.append(label)
+        if seen[: len(plain)] != plain:
+            wrong[f"{label} ({when})"] = seen
     os.environ.pop("WSTRACE_DIR")
     served = guarded(*NOTHING, "after")
-    for label, (owner, name) in guarding.items():
-        for when in ("before", "after"):
-            seen = guarded(owner, name, when)
-            pairs = zip(seen, plain, served, strict=False)
-            if len(seen) != len(plain) or any(s not in (p, g) for s, p, g in pairs):
-                wrong[f"{label} (guard, {when})"] = seen
-    told = {"plain": plain, "served": served, "tried": sorted({*recording, *guarding})}
+    for label, when in guarding:
+        seen = guarded(*found[label], when)
+        pairs = zip(seen, plain, served, strict=False)
+        if len(seen) != len(plain) or any(s not in (p, g) for s, p, g in pairs):
+            wrong[f"{label} (guard, {when})"] = seen
+    told = {"plain": plain, "served": served, "tried": [*recording, *guarding]}
     json.dump({**told, "wrong": wrong, "lost": lost}, sys.stdout)
 
 

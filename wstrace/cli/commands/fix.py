@@ -101,7 +101,9 @@ def _ended_by_signals(interrupt: Callable[[], None]) -> Iterator[None]:
     one while it ends kills it."""
 
     def leave(number: int, _: object) -> None:
-        outlet.say("wstrace: ending the server; the same command goes on from what was done.")
+        outlet.say_in_a_handler(
+            "wstrace: ending the server; the same command goes on from what was done."
+        )
         interrupt()
         raise SystemExit(ended_by(number))
 

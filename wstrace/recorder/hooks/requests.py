@@ -106,7 +106,7 @@ def wrap_ensure(live: Live, below: int = 0) -> Callable[[Ensure], Ensure]:
                 entry.calls += 1
                 return original(self, required_bytes)
             # is_compiling: an export that runs Python with tensors that hold no bytes.
-            if is_compiling() or live.counters.count_beyond(key):
+            if is_compiling() or guarded(live, "count", live.counters.count_beyond, key):
                 return original(self, required_bytes)
             novel = NovelRequest(required_bytes, index)
             guarded(live, "slot", look, live, self, novel)
