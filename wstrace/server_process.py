@@ -227,6 +227,11 @@ def _heed_sigint() -> None:
 def _with_parent() -> None:
     """In the child: a parent that is killed must not leave a server behind."""
     _heed_sigint()
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """In a child: SIGTERM when the thread that started it ends, however it ends (Linux)."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

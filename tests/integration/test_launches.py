@@ -1,7 +1,9 @@
-"""One launch of two commands: an engine here, and one behind `vllm serve --headless`."""
+"""Launches of more than one server or engine: a second command with `--headless`, several API
+servers."""
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from wstrace.findings.analysed_run import load_run
+from wstrace.findings.rests_on import rests_on
 from wstrace.gate.runs import load_runs
 from wstrace.testbed.engine import SERVE, Server, engine_env, free_port
 
@@ -54,4 +57,29 @@ def test_two_commands_with_one_run_id_are_one_run_of_two_engines(
     (escape,) = run.escapes
     assert [ranks.dp for ranks in escape.ranks] == [0, 1]
     alone = load_run(tmp_path / "near")
-    assert "1 of 2 data-parallel engines left no trace" in alone.inconclusive
+    others = "1 of 2 data-parallel engines are of other commands, with traces of theirs"
+    assert any(others in told for told in rests_on(alone))
+
+
+def test_several_api_servers_of_two_engines_are_one_run(
+    serve: Callable[..., Server], engine: Path, model: Path, tmp_path: Path
+) -> None:
+    """vLLM 0.32.0: each API server is a process of its own, and may ask either engine."""
+    before = [str(engine / "bin" / "wstrace"), "run", "-q", "--on-growth", "grow"]
+    server = serve(
+        "continuation", "--data-parallel-size", "2", "--api-server-count", "2",
+        before=[*before, "-o", str(tmp_path / "trace"), "--"],
+    )  # fmt: skip
+    assert {server.complete(300 + 16 * number).status for number in range(6)} == {200}
+    server.stop()
+    run = load_run(tmp_path / "trace")
+    assert [worker.ranks.dp for worker in run.workers] == [0, 1]
+    assert sum(w.counts.steps_real for w in run.workers if w.counts) > 6
+    (escape,) = run.escapes
+    # how the two servers share out six prompts is theirs
+    assert {ranks.dp for ranks in escape.ranks} <= {0, 1}
+    assert not any("no trace" in told for told in run.inconclusive)
+    text = (tmp_path / "serve.log").read_text()
+    assert {f"ApiServer_{number}" for number in (0, 1)} <= set(
+        re.findall(r"ApiServer_\d", text)
+    )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from tests.unit.fleet.dying import dies_of_one
+from tests.unit.fleet.dying import dies_of_one, stays
+from wstrace.cli.ending import heed_sigterm
 from wstrace.cli.fleet import engines
 from wstrace.cli.fleet.job import Job
 from wstrace.file_names import named_run
@@ -155,6 +161,43 @@ def test_a_reader_that_is_killed_loses_its_run_and_no_other() -> None:
     assert sorted(row.run for row in rows) == sorted(names)
     lost = {row.run: row.sentence for row in rows if row.kind == "unread"}
     assert lost == {"bad": f"could not be read: {engines.KILLED}"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_its_processes_end_with_a_fleet(number: signal.Signals, tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            heed_sigterm()
+            list(engines._pool(1, Job(), [RowSource(run=str(told), files=())], stays))
+        os._exit(7)
+    try:
+        waits(told.exists)
+        os.kill(child, number)
+        waits(lambda: is_gone(child))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        ended = os.waitpid(child, 0)[1]
+    assert ended == (9 if number == signal.SIGKILL else 7 << 8)
+    waits(lambda: is_gone(int(told.read_text())))
+    assert [file.name for file in tmp_path.iterdir()] == ["pid"]
+
+
+def waits(happened: Callable[[], bool]) -> None:
+    """Until it happened, for as long as a busy machine may take."""
+    ends = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no such process runs; one that nobody waited for yet is gone too."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def test_batches_keep_every_source_in_order() -> None:

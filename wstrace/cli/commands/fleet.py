@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from wstrace.cli import outlet
+from wstrace.cli.ending import heed_sigterm
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def command(
     at = None if no_cache else (cache or user_cache()) / NAME
     pages = _pages(name, output, reports)
     chosen = engine_of(engine, jobs)
+    heed_sigterm()
     with Store(at) as store:
         job = Job(allow_unlocked, reports, pages)
         done = scan(_brought(uris, store.path.parent), store, job, chosen)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wstrace.cli import outlet
+from wstrace.cli.ending import heed_sigterm
 from wstrace.errors import WstraceError, ended_by, with_stop
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _serve(
         raise WstraceError(
             "Nothing to serve metrics of.", "Give a trace folder, or --guard-file FILE."
         )
-    signal.signal(signal.SIGTERM, _stopped)
+    heed_sigterm()
     server = MetricsServer(folder, run, guard_file, address)
     try:
         server.refresh()
@@ -80,10 +81,6 @@ def _serve(
             outlet.say(f"wstrace: {line}")
     except KeyboardInterrupt:
         raise typer.Exit(ended_by(signal.SIGINT)) from None
-
-
-def _stopped(number: int, frame: object) -> None:
-    raise SystemExit(ended_by(number))
 
 
 def _show(folder: Path, run: str | None, once: bool, interval: float) -> None:

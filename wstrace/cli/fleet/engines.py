@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from wstrace.cli.ending import heed_sigterm
 from wstrace.cli.fleet.job import Job, do
 from wstrace.fleet.source import RowSource
 from wstrace.fleet.summary import RunSummary, unread
 from wstrace.gather.ray_cluster import connected
+from wstrace.server_process import end_with_parent
 
 Done = tuple[RowSource, RunSummary]
 Work = Callable[[Job, Sequence[RowSource]], list[RunSummary]]
 Task = Callable[[Sequence[RowSource]], list[RunSummary]]
-Engine = Callable[[Job, Iterable[RowSource]], Iterator[Done]]
+Engine = Callable[[Job, Iterable[RowSource]], Generator[Done]]
+"""Closed before its end it leaves nothing under way."""
 BATCH_BYTES: Final = 4 << 20
 BATCH_SOURCES: Final = 16
 AHEAD: Final = 3
@@ -53,14 +58,14 @@ def batches(sources: Iterable[RowSource]) -> Iterator[list[RowSource]]:
         yield batch
 
 
-def _here(job: Job, sources: Iterable[RowSource]) -> Iterator[Done]:
+def _here(job: Job, sources: Iterable[RowSource]) -> Generator[Done]:
     for source in sources:
         yield source, do(job, [source])[0]
 
 
 def _pool(
     count: int, job: Job, sources: Iterable[RowSource], work: Work = do
-) -> Iterator[Done]:
+) -> Generator[Done]:
     waiting = batches(sources)
     while True:
         with _executor(count) as pool:
@@ -70,9 +75,41 @@ def _pool(
         yield from _one_by_one(partial(work, job), lost)  # one of them killed its process
 
 
-def _executor(count: int) -> ProcessPoolExecutor:
-    # spawn: the parent has threads (the progress bar), which a fork would copy half
-    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+@contextmanager
+def _executor(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with this one, however it ends; at once where it is told to end."""
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(
+        count,
+        # spawn: the parent has threads (the progress bar), which a fork would copy half
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_begin,
+        initargs=(os.getpid(),),
+    )
+    try:
+        yield pool
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(parent: int) -> None:
+    """In a new process: it ends with its parent, which may have ended before this."""
+    heed_sigterm()
+    end_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _in_process(task: Task, batch: Sequence[RowSource]) -> list[RunSummary]:
+    """The task in a pool's process, which would take a SIGTERM's exit for its result."""
+    try:
+        return task(batch)
+    except SystemExit as left:
+        os._exit(int(left.code or 0))
 
 
 def _through(
@@ -106,10 +143,22 @@ def _submit(
     pool: ProcessPoolExecutor, work: Task, batch: list[RowSource], lost: list[RowSource]
 ) -> Future[list[RunSummary]]:
     try:
-        return pool.submit(work, batch)
+        return _submitted(pool, work, batch)
     except BrokenProcessPool:
         lost += batch
         raise
+
+
+def _submitted(
+    pool: ProcessPoolExecutor, work: Task, batch: Sequence[RowSource]
+) -> Future[list[RunSummary]]:
+    """The first of a pool starts its processes: Ctrl-C, which a terminal sends to all, is the
+    parent's."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(_in_process, work, batch)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _one_by_one(work: Task, sources: Sequence[RowSource]) -> Iterator[Done]:
@@ -121,7 +170,7 @@ def _one_by_one(work: Task, sources: Sequence[RowSource]) -> Iterator[Done]:
         with _executor(1) as pool:
             for source in waiting:
                 try:
-                    yield source, pool.submit(work, [source]).result()[0]
+                    yield source, _submitted(pool, work, [source]).result()[0]
                 except BrokenProcessPool:
                     yield source, unread(source, KILLED)
                     killed = True
@@ -129,7 +178,7 @@ def _one_by_one(work: Task, sources: Sequence[RowSource]) -> Iterator[Done]:
 
 
 def _on_ray(ray: Any) -> Engine:
-    def run(job: Job, sources: Iterable[RowSource]) -> Iterator[Done]:
+    def run(job: Job, sources: Iterable[RowSource]) -> Generator[Done]:
         task = ray.remote(num_cpus=1, max_retries=1)(do)
         most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
         waiting = batches(sources)

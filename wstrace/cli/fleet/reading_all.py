@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,19 +49,21 @@ def scan(paths: Sequence[Path], store: Store, job: Job, engine: Engine) -> Scann
                 done.cached += 1
                 store.add(_placed(known, source, job))
                 tell("Known", done.cached, None)
-        for summary in _read(store, job, engine):
-            done.read += 1
-            store.add(summary)
-            tell("Reading", done.read, left)
+        with closing(_read(store, job, engine)) as rows:
+            for summary in rows:
+                done.read += 1
+                store.add(summary)
+                tell("Reading", done.read, left)
     return done
 
 
-def _read(store: Store, job: Job, engine: Engine) -> Iterator[RunSummary]:
+def _read(store: Store, job: Job, engine: Engine) -> Generator[RunSummary]:
     """What has to be read, as it is done; a row that other bytes would change is kept."""
-    for source, summary in engine(job, store.waiting()):
-        if summary.lasting and source.whole:
-            store.keep(job.key(source), summary)
-        yield _placed(summary, source, job)
+    with closing(engine(job, store.waiting())) as rows:
+        for source, summary in rows:
+            if summary.lasting and source.whole:
+                store.keep(job.key(source), summary)
+            yield _placed(summary, source, job)
 
 
 def _known(store: Store, job: Job, source: RowSource) -> RunSummary | None:
