@@ -5,7 +5,6 @@ Verdict, findings and sites are those of `AnalysedRun`, their rows those of `wst
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -170,14 +169,13 @@ def summarise(source: RowSource, run: AnalysedRun, sentence: str) -> RunSummary:
 
 
 def _of_log(source: RowSource, run: LogRun, sentence: str) -> RunSummary:
-    model = run.report.config.get("model")
     return RunSummary(
         kind="log",
         run=source.run,
         digest=source.digest,
         verdict=run.verdict(),
         sentence=sentence if run.findings else "nothing about the workspace in this log",
-        model=os.path.basename(str(model)) if model else "",
+        model=str(run.report.config.get("model", "")),
         vllm=run.vllm_version or "",
         words=[*source.words, *run.notes],
         findings=[dict(row) for row in finding_rows(run.findings, source.run)],

@@ -47,6 +47,7 @@ def test_a_log_is_a_row_with_triages_finding() -> None:
     made = fleet(str(log), "--no-cache")
     (row,) = made["runs"]
     assert (row["kind"], row["codes"], row["vllm"]) == ("log", ["WS101"], "0.21.0")
+    assert row["model"] == "q3"  # the line's model='/srv/q3'
     (escape,) = made["escapes"]
     assert escape["function"] == "_continuation_prefill"
 

@@ -46,6 +46,50 @@ def test_non_default_args() -> None:
     assert (config["max_model_len"], config["max_num_seqs"]) == (4096, 8)
 
 
+# vLLM 0.13.0 to 0.33.0: EngineCore's config; a dump after a failure; the API server's flags
+DUMP = "Initializing a V1 LLM engine (v{}) with config: model={}, speculative_config={}, seed=0"
+NO_DRAFT = "None"
+DRAFT = "SpeculativeConfig(method='eagle', model='org/draft', num_spec_tokens=3)"
+
+
+@pytest.mark.parametrize("width", [10_000, 79, 50])
+@pytest.mark.parametrize(
+    ("line", "model"),
+    [
+        (DUMP.format("0.13.0", "'Qwen/Qwen3-8B'", NO_DRAFT), "Qwen3-8B"),
+        (DUMP.format("0.22.1", "'/srv/models/q3'", DRAFT), "q3"),
+        (DUMP.format("0.33.0", "'/srv/models/q3/'", DRAFT), "q3"),
+        (DUMP.format("0.30.0", '"m"', NO_DRAFT), "m"),
+        (DUMP.format("0.30.0", "'C:\\\\models\\\\q3'", NO_DRAFT), "q3"),
+        (DUMP.format("0.30.0", "'s3://bucket/q3'", NO_DRAFT), "q3"),
+        (
+            "Dumping input data for V1 LLM engine (v0.14.1) with config: model='org/ds', "
+            "max_seq_len=163840",
+            "ds",
+        ),
+        ("non-default args: {'model_tag': 'org/m', 'model': 'org/m', 'port': 1}", "m"),
+        (
+            "non-default args: {'speculative_config': {'model': 'org/draft', 'n': 2}, "
+            "'model': 'org/main', 'served_model_name': ['short']}",
+            "main",
+        ),
+        ("non-default args: {'served_model_name': ['short'], 'port': 1}", None),
+        ("non-default args: {'speculative_config': {'model': 'org/draft'}}", None),
+        ("Initializing a V1 LLM engine (v0.21.0) with config: seed=0, other_model='m'", None),
+        ("Initializing a V1 LLM engine (v0.21.0) with config: model='org/cut-o", None),
+    ],
+)
+def test_the_models_base_name(line: str, model: str | None, width: int) -> None:
+    text = "\n".join(wrapped(log_lines([line], "EngineCore pid=2"), width))
+    assert read(text).config.get("model") == model
+
+
+def test_the_engines_word_for_its_model_is_above_the_flags() -> None:
+    flags = "non-default args: {'model': 'org/asked'}"
+    told = read(f"{DUMP.format('0.32.0', repr('/cache/resolved'), NO_DRAFT)}\n{flags}").config
+    assert told["model"] == "resolved"
+
+
 @pytest.mark.parametrize(
     ("text", "name", "value"),
     [

@@ -60,7 +60,8 @@ def read_limits(vllm_config: Any) -> dict[str, Limit]:
     limits.update(_environment_limits())
     limits.update(_device_limits(vllm_config))
     limits.update(zip(MIXED_GRAPHS, mixed_graphs(limits), strict=True))
-    limits["model"] = os.path.basename(str(_walk(vllm_config, "model_config.model") or ""))
+    model = str(_walk(vllm_config, "model_config.model") or "")
+    limits["model"] = os.path.basename(model.rstrip("/"))
     return limits
 
 

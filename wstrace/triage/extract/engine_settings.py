@@ -225,6 +225,11 @@ _RAW_VERSIONS: Final = (
 # matches: 'withconfig:'
 _DUMP_START: Final = re.compile(r"withconfig:|non-defaultargs:\{")
 DUMP_REACH: Final = 16000
+# vLLM 0.13.0 to 0.33.0: the model comes first in the engine's config, anywhere among the flags
+# matches: "model='/srv/q3',"
+_DUMPED_MODEL: Final = re.compile(r"model='([^']{1,1000})'")
+# matches: "'model':'Qwen/Qwen3-8B'"
+_GIVEN_MODEL: Final = re.compile(r"'model':'([^']{1,1000})'")
 
 
 def settings_of(squeezed: Squeezed) -> Iterator[Setting]:
@@ -244,6 +249,25 @@ def _dumps(squeezed: Squeezed) -> Iterator[Setting]:
         body = text[start.end() : min(end, start.end() + DUMP_REACH)]
         for name, value in _pairs(body):
             yield Setting(name, value, source, line)
+        if model := _model(body, source):
+            yield Setting("model", model, source, line)
+
+
+def _model(body: str, source: Source) -> str:
+    """The model's base name, as a trace has it; empty where the text does not show it.
+
+    Flags in braces of their own (speculative_config) name a model that is not the engine's.
+    """
+    if source is Source.DUMP:
+        found = _DUMPED_MODEL.match(body)
+    else:
+        given = _GIVEN_MODEL.finditer(body)
+        found = next((one for one in given if _outermost(body[: one.start()])), None)
+    return found[1].rstrip("/").rpartition("/")[2] if found else ""
+
+
+def _outermost(before: str) -> bool:
+    return before.count("{") == before.count("}")
 
 
 def _pairs(body: str) -> Iterator[tuple[str, Value]]:
