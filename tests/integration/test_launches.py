@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from wstrace.findings.analysed_run import load_run
-from wstrace.findings.rests_on import rests_on
 from wstrace.gate.runs import load_runs
 from wstrace.testbed.engine import SERVE, Server, engine_env, free_port
 
@@ -58,7 +57,7 @@ def test_two_commands_with_one_run_id_are_one_run_of_two_engines(
     assert [ranks.dp for ranks in escape.ranks] == [0, 1]
     alone = load_run(tmp_path / "near")
     others = "1 of 2 data-parallel engines are of other commands, with traces of theirs"
-    assert any(others in told for told in rests_on(alone))
+    assert others in alone.rests_on.command
 
 
 def test_several_api_servers_of_two_engines_are_one_run(

@@ -32,6 +32,13 @@ from wstrace.trace.run_file import read_run as read_run
 from wstrace.trace.shared_parts import UNDECODABLE as UNDECODABLE
 from wstrace.trace.shared_parts import SharedParts
 from wstrace.trace.totals import Totals
+from wstrace.trace.unread import (
+    holds_nothing,
+    is_special,
+    no_plain_file,
+    special_files,
+    torn_file,
+)
 
 _BUFFER = 1 << 20  # lines are kilobytes: with the usual 8 KB most are joined from pieces
 _decode = msgspec.json.Decoder(AnyRecord).decode
@@ -128,13 +135,13 @@ def load(
     files = _files(path)
     meta, doubts = _run_of(path, run)
     if not files:
-        told, there = ["no trace file in this folder"], len(_special(path))
+        told, there = ["no trace file in this folder"], len(special_files(path))
         return Trace(path, run or "", [], meta, told[there:], doubts, unread=there)
     headers, torn = _headers(path, files)
     if not headers:
         if meta is None:
-            raise _holds_nothing(path)
-        there = len(torn + _special(path))
+            raise holds_nothing(path, [*torn, *special_files(path)])
+        there = len(torn + special_files(path))
         return Trace(path, meta.run, [], meta, [], doubts + torn, unread=there)
     if meta is not None and _left_nothing(path, meta, run, [h for _, h in headers]):
         return Trace(path, meta.run, [], meta, [f"run {meta.run} left no trace file"], doubts)
@@ -165,8 +172,8 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
     with _uncollected():
         for file in files:
             try:
-                if _is_special(file) or not _first_line_ends(file):
-                    doubts.append(_no_plain_file(file) if _is_special(file) else _torn(file))
+                if is_special(file) or not _first_line_ends(file):
+                    doubts.append(no_plain_file(file) if is_special(file) else torn_file(file))
                     continue
                 process, told = _read(file, meta, collapse)
             except WstraceError as error:
@@ -225,7 +232,7 @@ def _run_of(path: Path, run: str | None) -> tuple[RunFile | None, list[str]]:
         doubts += map(one_line, meta.lost)
     if meta is not None:
         doubts += _shorter(path, meta)
-    return meta, doubts + (_special(path) if path.is_dir() else [])
+    return meta, doubts + (special_files(path) if path.is_dir() else [])
 
 
 def sizes_of(folder: Path, run: str) -> dict[str, int]:
@@ -311,24 +318,9 @@ def _files(path: Path) -> list[Path]:
 
 
 def trace_files(folder: Path) -> list[Path]:
-    """The trace files of a folder, by name. Without what `_is_special`: opening a pipe waits
+    """The trace files of a folder, by name. Without what `is_special`: opening a pipe waits
     for ever."""
-    return sorted(file for file in folder.glob(f"*{SUFFIX}") if not _is_special(file))
-
-
-def _is_special(file: Path) -> bool:
-    """A pipe or a device; a folder and a link to nothing are errors for whoever opens them."""
-    return file.exists() and not file.is_file() and not file.is_dir()
-
-
-def _special(folder: Path) -> list[str]:
-    """What has a trace file's name and is none."""
-    found = sorted(file for file in folder.glob(f"*{SUFFIX}") if _is_special(file))
-    return [_no_plain_file(file) for file in found]
-
-
-def _no_plain_file(file: Path) -> str:
-    return f"{one_line(file.name)} is no plain file: what it should hold was not read"
+    return sorted(file for file in folder.glob(f"*{SUFFIX}") if not is_special(file))
 
 
 def _headers(path: Path, files: list[Path]) -> tuple[list[tuple[Path, Header]], list[str]]:
@@ -336,21 +328,8 @@ def _headers(path: Path, files: list[Path]) -> tuple[list[tuple[Path, Header]], 
     if path.is_file():
         return [(path, read_header(path))], []
     whole = [file for file in files if _first_line_ends(file)]
-    torn = [_torn(file) for file in files if file not in whole]
+    torn = [torn_file(file) for file in files if file not in whole]
     return [(file, read_header(file)) for file in whole], torn
-
-
-def _torn(file: Path) -> str:
-    return (
-        f"{file.name} has no whole record (its process was killed, or the disk was full): "
-        "what it did is in no record"
-    )
-
-
-def _holds_nothing(path: Path) -> WstraceError:
-    return WstraceError(
-        f"No trace file in {path} holds a record.", "Give a trace folder made by `wstrace run`."
-    )
 
 
 def _first_line_ends(path: Path) -> bool:

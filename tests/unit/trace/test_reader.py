@@ -219,3 +219,21 @@ def test_a_folder_of_files_that_cannot_be_read_says_what_is_there(tmp_path: Path
     assert said[0] == "the folder holds 2 trace files, and none can be read"
     assert not any("never attached" in why for why in said)
     assert sum("has no whole record" in why for why in said) == 2
+
+
+@pytest.mark.parametrize("ranks", [1, 5])
+def test_such_a_folder_without_its_end_says_it_in_an_error(ranks: int, tmp_path: Path) -> None:
+    from tools.fleet.planted import Plan, write_run
+
+    files = write_run(Plan(run="a", ranks=ranks), tmp_path).files
+    for file in files.values():
+        file.write_bytes(file.read_bytes()[:30])
+    (tmp_path / "node0" / "run.a.json").unlink()
+    with pytest.raises(WstraceError) as told:
+        load(tmp_path / "node0")
+    said = told.value.message
+    many = "1 trace file" if ranks == 1 else "5 trace files"
+    assert said.startswith(f"Of {many} in {tmp_path / 'node0'} none can be read: ")
+    assert said.count("has no whole record") == min(ranks, 3)
+    assert said.endswith("; and 2 more.") == (ranks == 5)
+    assert min(files.values()).name in said

@@ -1,0 +1,48 @@
+"""Files with a trace file's name that hold no record, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from wstrace.errors import WstraceError, one_line
+from wstrace.file_names import SUFFIX
+from wstrace.units import plural
+
+TOLD: Final = 3
+"""Files of which an error says why; a folder of 512 ranks has more."""
+
+
+def is_special(file: Path) -> bool:
+    """A pipe or a device; a folder and a link to nothing are errors for whoever opens them."""
+    return file.exists() and not file.is_file() and not file.is_dir()
+
+
+def special_files(folder: Path) -> list[str]:
+    """A sentence for each that has a trace file's name and is none."""
+    found = sorted(file for file in folder.glob(f"*{SUFFIX}") if is_special(file))
+    return [no_plain_file(file) for file in found]
+
+
+def no_plain_file(file: Path) -> str:
+    """Why a pipe or a device was not read."""
+    return f"{one_line(file.name)} is no plain file: what it should hold was not read"
+
+
+def torn_file(file: Path) -> str:
+    """Why a file without a whole line holds nothing."""
+    return (
+        f"{one_line(file.name)} has no whole record (its process was killed, or the disk was "
+        "full): what it did is in no record"
+    )
+
+
+def holds_nothing(folder: Path, why: Sequence[str]) -> WstraceError:
+    """The error for a folder of such files alone; `why` has a sentence for each."""
+    told = "; ".join(why[:TOLD])
+    more = f"; and {len(why) - TOLD:,} more" if len(why) > TOLD else ""
+    return WstraceError(
+        f"Of {plural(len(why), 'trace file')} in {folder} none can be read: {told}{more}.",
+        "Give a trace folder made by `wstrace run`.",
+    )
