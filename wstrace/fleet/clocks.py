@@ -12,6 +12,8 @@ from wstrace.trace.run_file import RunFile
 FAR: Final = 30 * 60 * 10**9
 """Nanoseconds between the starts of two hosts of a run from which a clock is taken to be wrong:
 they wait for each other."""
+EARLIEST: Final = 1_735_689_600 * 10**9
+"""2025-01-01, ns since 1970: 0.13.0, the first vLLM with a workspace, is of that year."""
 
 
 def host_starts(processes: Sequence[ProcessTrace]) -> dict[str, int]:
@@ -37,22 +39,44 @@ def started_ns(starts: Mapping[str, int], meta: RunFile | None) -> int:
 
 
 def clock_words(starts: Mapping[str, int], meta: RunFile | None) -> list[str]:
-    """A sentence for each host whose clock is far from the others'."""
+    """A sentence for each host whose clock is far from those of most, and one where there is no
+    such majority, or run.json's clock is far from it."""
     if not starts:
         return []
-    told = meta is not None and meta.started_ns
-    if len(starts) == 2 and not told:
-        (one, first), (other, second) = sorted(starts.items())
-        if abs(first - second) <= FAR:
-            return []
-        return [f"the clocks of {one} and {other} are {_apart(first - second)} apart"]
-    begun = started_ns(starts, meta)
-    return [
-        f"{host} started {_apart(start - begun)} {'after' if start > begun else 'before'} the "
+    told = meta.started_ns if meta is not None else 0
+    most = _majority(starts, told)
+    if most is None:
+        return [_disagree(starts)]
+    words = [
+        f"{host} started {_apart(start - most)} {'after' if start > most else 'before'} the "
         "rest: its clock is wrong, or it joined then"
         for host, start in sorted(starts.items())
-        if abs(start - begun) > FAR
+        if abs(start - most) > FAR
     ]
+    if told and abs(told - most) > FAR:
+        words.append(
+            f"run.json and the workers' hosts are {_apart(told - most)} apart: a clock is wrong"
+        )
+    if most < EARLIEST:
+        words.append("its clocks say a time before any vLLM that has a workspace")
+    return words
+
+
+def _majority(starts: Mapping[str, int], told: int) -> int | None:
+    """The time that most hosts began near, ns; of two that differ run.json decides."""
+    times = sorted(starts.values())
+    if len(times) < 3 and times[-1] - times[0] > FAR:
+        return told if any(abs(one - told) <= FAR for one in times) else None
+    middle = round(median(times)) if len(times) >= 3 else times[0]
+    near = sum(abs(one - middle) <= FAR for one in times)
+    return middle if 2 * near > len(times) else None
+
+
+def _disagree(starts: Mapping[str, int]) -> str:
+    apart = _apart(max(starts.values()) - min(starts.values()))
+    if len(starts) == 2:
+        return f"the clocks of {' and '.join(sorted(starts))} are {apart} apart"
+    return f"the clocks of its {len(starts)} hosts do not agree: they are up to {apart} apart"
 
 
 def _apart(nanoseconds: int) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from wstrace import __version__
 from wstrace.errors import WstraceError, one_line
 from wstrace.file_names import SUFFIX
 from wstrace.trace.cleaning import cleaned
@@ -164,9 +165,10 @@ def load(
 def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
     """One run from those of its files that can be read; what is wrong with another is a doubt.
 
-    `folder` is where its run.json is looked for.
+    `folder` is where its run.json is looked for; what is wrong with that comes last.
     """
-    meta, doubts = find_run(folder, run)
+    meta, of_end = find_run(folder, run)
+    doubts: list[str] = []
     processes = []
     collapse = _shared(files)
     with _uncollected():
@@ -181,6 +183,7 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
                 continue
             processes.append(process)
             doubts += told
+    doubts += of_end
     doubts += map(one_line, meta.lost) if meta is not None else ()
     return Trace(folder, run, processes, meta, [], list(dict.fromkeys(doubts)))
 
@@ -395,9 +398,17 @@ def read_header(path: Path) -> Header:
     if header.format != FORMAT:
         raise WstraceError(
             f"{path} has trace format {header.format}, this wstrace reads {FORMAT}.",
-            f"Use the wstrace that wrote it ({header.wstrace}), or a newer one.",
+            _other_wstrace(header),
         )
     return header
+
+
+def _other_wstrace(header: Header) -> str:
+    """What reads a format that this wstrace does not; two builds may bear one version."""
+    if header.wstrace == __version__:
+        return f"It names wstrace {__version__}, as this one does: use the build that wrote it."
+    newer = ", or a newer one" if header.format > FORMAT else ""
+    return f"Use the wstrace that wrote it ({header.wstrace}){newer}."
 
 
 def _foreign(path: Path) -> WstraceError:

@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 
 from tests.unit.fleet.dying import dies_of_one, stays
-from wstrace.cli.ending import heed_sigterm
 from wstrace.cli.fleet import engines
 from wstrace.cli.fleet.job import Job
+from wstrace.cli.sigterm import heed_sigterm
 from wstrace.file_names import named_run
 from wstrace.fleet.clocks import clock_words, started_ns
 from wstrace.fleet.found_files import kind_of
@@ -50,6 +50,34 @@ def meta(seconds: int) -> RunFile:
             None,
             ["c started 3 h 0 min after the rest"],
         ),
+        (
+            {"a": BEGUN, "b": BEGUN + 5 * HOUR, "c": BEGUN + 10 * HOUR},
+            meta(0),
+            ["clocks of its 3 hosts do not agree: they are up to 10 h 0 min apart"],
+        ),
+        (
+            {"a": BEGUN, "b": BEGUN, "c": BEGUN + 3 * HOUR, "d": BEGUN + 3 * HOUR},
+            None,
+            ["clocks of its 4 hosts do not agree: they are up to 3 h 0 min apart"],
+        ),
+        (
+            dict.fromkeys("abcd", BEGUN + 48 * HOUR),
+            meta(0),
+            ["run.json and the workers' hosts are 48 h 0 min apart: a clock is wrong"],
+        ),
+        (
+            {"a": BEGUN - 3 * HOUR, "b": BEGUN - 3 * HOUR},
+            meta(0),
+            ["run.json and the workers' hosts are 3 h 0 min apart: a clock is wrong"],
+        ),
+        (
+            {"a": BEGUN + 3 * HOUR},
+            meta(0),
+            ["run.json and the workers' hosts are 3 h 0 min apart: a clock is wrong"],
+        ),
+        ({"a": BEGUN + 3 * HOUR, "b": BEGUN + 9 * HOUR}, meta(0), ["a and b are 6 h 0 min"]),
+        # a clock that has begun anew with its battery, on all of them
+        (dict.fromkeys("abc", HOUR), None, ["a time before any vLLM that has a workspace"]),
     ],
 )
 def test_a_clock_that_is_far_from_the_others(

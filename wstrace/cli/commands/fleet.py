@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from wstrace.cli import outlet
-from wstrace.cli.ending import heed_sigterm
+from wstrace.cli.sigterm import heed_sigterm
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wstrace.cli import outlet
-from wstrace.cli.ending import heed_sigterm
+from wstrace.cli.sigterm import heed_sigterm
 from wstrace.errors import WstraceError, ended_by, with_stop
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from wstrace.cli.ending import heed_sigterm
 from wstrace.cli.fleet.job import Job, do
+from wstrace.cli.sigterm import heed_sigterm
 from wstrace.fleet.source import RowSource
 from wstrace.fleet.summary import RunSummary, unread
 from wstrace.gather.ray_cluster import connected

@@ -1,4 +1,4 @@
-"""How a command ends that is told to."""
+"""SIGTERM as the end of a command that cleans up."""
 
 from __future__ import annotations
 
