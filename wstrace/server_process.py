@@ -24,6 +24,10 @@ LOG_TAIL_LINES: Final = 12
 LOG_TAIL_BYTES: Final = 1 << 18
 LONGEST_ERROR: Final = 300
 STOP_SECONDS: Final = 20.0
+STOP_TIMES: Final = 5
+"""How many times as long a server may take to end while it works: one that spins is killed."""
+IDLE_SHARE: Final = 0.01
+"""Of one core: what a server computes that only waits."""
 WAIT_SECONDS: Final = 10.0
 READY_SECONDS: Final = 180.0
 LONGEST_SECONDS: Final = 1800.0
@@ -167,18 +171,32 @@ class ServerProcess:
         }
 
     def stop(self, seconds: float = STOP_SECONDS) -> int | None:
-        """SIGINT, then SIGKILL to the group after `seconds`; returns the exit code."""
+        """SIGINT, then SIGKILL to the group; returns the exit code.
+
+        Killed is what for `seconds` writes nothing and computes next to nothing, or has not
+        ended after STOP_TIMES as long: on a busy machine the end of a trace takes its time.
+        """
         if self.process is None:
             return None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
+            self._wait_while_it_works(seconds)
         finally:
             self._kill_group()
         return self.process.wait()
+
+    def _wait_while_it_works(self, seconds: float) -> None:
+        idle = seconds * IDLE_SHARE * os.sysconf("SC_CLK_TCK")
+        log, ticks = self._progress()
+        for _ in range(STOP_TIMES):
+            if self.ended_within(seconds) is not None:
+                return
+            before = log, ticks
+            log, ticks = self._progress()
+            # fewer ticks than before: some of its processes have ended
+            if log == before[0] and 0 <= ticks - before[1] <= idle:
+                return
 
     def _kill_group(self) -> None:
         assert self.process

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from wstrace.errors import WstraceError
-from wstrace.server_process import last_error
+from wstrace.server_process import cpu_ticks, last_error
 from wstrace.testbed.engine import Answer, Server, engine_env, prompt_of
 
 PROGRAM = """#!/bin/sh
 exec {python} -c '
-import http.server, json, os, signal, subprocess, sys
+import http.server, json, os, signal, subprocess, sys, time
 port = int(sys.argv[sys.argv.index("--port") + 1])
 if "--die" in sys.argv: sys.exit("the model is not there")
 if "--hang" in sys.argv: signal.pause()
-if "--slow" in sys.argv:
-    while sum(os.times()[:2]) < 3: pass
+def end(*_):
+    for _ in range(23): print("ending", flush=True); time.sleep(0.1)
+    os._exit(7)
+if "--ends-slowly" in sys.argv: signal.signal(signal.SIGINT, end)
 if "--deaf" in sys.argv: signal.signal(signal.SIGINT, signal.SIG_IGN)
 subprocess.Popen([sys.executable, "-c", "import signal; signal.signal(2, 1); signal.pause()"])
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -73,6 +77,14 @@ def test_one_that_ignores_sigint_is_killed(server: Server) -> None:
     assert server.processes() == {}
 
 
+def test_one_that_needs_longer_than_the_limit_to_end_is_not_cut_while_it_writes(
+    server: Server,
+) -> None:
+    server.arguments = ["--ends-slowly"]
+    with server:
+        assert server.stop(seconds=2.0) == 7
+
+
 def test_an_early_exit_shows_the_log(server: Server) -> None:
     server.arguments = ["--die"]
     with pytest.raises(WstraceError, match="exited with code 1") as raised, server:
@@ -88,11 +100,53 @@ def test_a_hang_is_bounded(server: Server) -> None:
     assert server.processes() == {}
 
 
-def test_a_start_slower_than_the_limit_is_waited_for_while_it_computes(server: Server) -> None:
-    """Three seconds of work, nothing in the log, and a limit of one second."""
-    server.arguments, server.ready_seconds = ["--slow"], 1.0
-    with server:
-        assert server.complete(5).status == 200
+class Starting(Server):
+    """Not healthy before so many looks; what it computes goes on for `works` of them."""
+
+    def __init__(self, folder: Path, looks: int, works: int) -> None:
+        super().__init__(Path("model"), folder / "log", prefix=folder)
+        self.looks, self.works = looks, works
+        self.seen = 0
+
+    @property
+    def exit_code(self) -> int | None:
+        return None
+
+    def healthy(self) -> bool:
+        self.seen += 1
+        return self.seen > self.looks
+
+    def _progress(self) -> tuple[int, int]:
+        return 0, min(self.seen, self.works)
+
+
+@pytest.mark.parametrize("works", [100, 50])
+def test_a_start_slower_than_the_limit_is_waited_for_while_it_computes(
+    works: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 looks of 0.2 s, nothing in the log, and a limit of one second; the clock is ours."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    server = Starting(tmp_path, looks=100, works=works)
+    server.log.touch()
+    server.ready_seconds = 1.0
+    if works == 100:
+        server.wait_ready()
+        assert now[0] == pytest.approx(20.0)
+        return
+    with pytest.raises(WstraceError, match="stood still for 1 s"):
+        server.wait_ready()
+    assert 10.5 < now[0] < 11.5
+
+
+def test_what_a_process_computes_is_counted() -> None:
+    begin = cpu_ticks(os.getpid())
+    used = time.process_time()
+    while time.process_time() < used + 0.05:
+        pass
+    assert cpu_ticks(os.getpid()) - begin >= 4  # of 10 ms
+    assert cpu_ticks(1 << 30) == 0
 
 
 def test_sigint_stops_the_server_of_a_process_that_ignores_it(server: Server) -> None:
