@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wstrace.trace.reader import ProcessTrace, Trace
 from wstrace.trace.records import (
     FORMAT,
     Counts,
@@ -26,10 +25,11 @@ from wstrace.trace.records import (
     Step,
     WorkerInit,
 )
-from wstrace.trace.run_file import RunFile
 
+# What reads traces is imported where it is used: a stand-in only builds records.
 if TYPE_CHECKING:
     from wstrace.findings.analysed_run import AnalysedRun
+    from wstrace.trace.reader import ProcessTrace
 
 LIMITS: dict[str, Limit] = {
     "model": "tiny",
@@ -165,6 +165,8 @@ def process(
     runner: str = "vllm.v1.worker.gpu_model_runner.GPUModelRunner",
 ) -> ProcessTrace:
     """One worker's file: header, worker, both sites, then `records`."""
+    from wstrace.trace.reader import ProcessTrace
+
     worker = WorkerInit(
         ranks=ranks or Ranks(dp=0, tp=0, pp=0, rank=0),
         world=world or Ranks(dp=1, tp=1, pp=1),
@@ -178,7 +180,9 @@ def process(
 
 def session(*processes: ProcessTrace, allow_unlocked: bool = False) -> AnalysedRun:
     """The analysed run of these workers, under a script that ended in order."""
-    from wstrace.findings.analysed_run import analyse  # a stand-in only builds records
+    from wstrace.findings.analysed_run import analyse
+    from wstrace.trace.reader import Trace
+    from wstrace.trace.run_file import RunFile
 
     meta = RunFile("run1", ["python", "ask.py"], "", "0.1.0", ended="later", exit_code=0)
     trace = Trace(Path("trace"), "run1", list(processes), meta)
