@@ -148,14 +148,15 @@ def _file_fit(file: str, site: KnownSite) -> int:
     return max((_suffix_fit(asked, _parts(known)) for known in site.files), default=0)
 
 
-def _suffix_fit(asked: list[str], known: list[str]) -> int:
+def _suffix_fit(asked: tuple[str, ...], known: tuple[str, ...]) -> int:
     shorter = min(len(asked), len(known))
     return shorter if asked[-shorter:] == known[-shorter:] else 0
 
 
-def _parts(path: str) -> list[str]:
+@lru_cache(maxsize=1 << 10)
+def _parts(path: str) -> tuple[str, ...]:
     # matches: "vllm/v1/worker.py"
-    return [part for part in re.split(r"[/\\]+", path) if part]
+    return tuple(part for part in re.split(r"[/\\]+", path) if part)
 
 
 def _function_fits(function: str, site: KnownSite) -> bool:

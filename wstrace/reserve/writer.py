@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # not `on`, which YAML 1.1 reads as true
 # matches: "num_kv_heads"
 _PLAIN_KEY: Final = re.compile(r"(?!(y|n|yes|no|on|off|true|false|null)$)[a-z][a-z0-9_]*")
+# matches: '"'
+_ESCAPED: Final = re.compile(r"[^ !#-\[\]-~]")
 _GRADES: Final = {
     "proved": "follows from the source or a known-site rule; exact for every request seen",
     "fitted": "a template that fits every request seen; likely right, not proved",
@@ -159,15 +161,14 @@ def _scalar(value: Limit) -> str:
 
 def quote(text: str) -> str:
     """A YAML double-quoted scalar, in ASCII, that any loader reads back exactly."""
-    return '"' + "".join(_escape(character) for character in text) + '"'
+    return '"' + _ESCAPED.sub(_escape, text) + '"'
 
 
-def _escape(character: str) -> str:
+def _escape(found: re.Match[str]) -> str:
+    character = found[0]
     code = ord(character)
     if character in '"\\':
         return "\\" + character
-    if 0x20 <= code < 0x7F:
-        return character
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
