@@ -134,7 +134,7 @@ def ask(port: int, model: Path, tokens: int) -> int:
         {"Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=120) as reply:
+        with urllib.request.urlopen(request) as reply:
             return int(reply.status)
     except urllib.error.HTTPError as error:
         return error.code

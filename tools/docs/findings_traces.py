@@ -14,7 +14,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,7 +72,10 @@ def record(case: Case, folder: Path) -> None:
     if case.killed_in:
         running = server(case, folder)
         running.start()
-        wait(lambda: f'"phase":"{case.killed_in}"' in written(folder / "trace"))
+        while f'"phase":"{case.killed_in}"' not in written(folder / "trace"):
+            if running.exit_code is not None:
+                raise running.failed(f"the server ended before the phase {case.killed_in}")
+            time.sleep(0.002)
         running._kill_group()
         return
     with server(case, folder) as running:
@@ -83,13 +85,6 @@ def record(case: Case, folder: Path) -> None:
 
 def written(trace: Path) -> str:
     return "".join(path.read_text() for path in trace.glob("*.jsonl"))
-
-
-def wait(seen: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < deadline, "the phase never came"
-        time.sleep(0.002)
 
 
 def keep(trace: Path, model: Path, into: Path) -> None:

@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
             fake.most_running = max(fake.most_running, fake.running)
             fake.gate.notify_all()
             if len(body["prompt"]) == 32:
-                fake.gate.wait_for(lambda: fake.most_running >= fake.wait_for, timeout=300)
+                fake.gate.wait_for(lambda: fake.most_running >= fake.wait_for)
         time.sleep(fake.delay)
         with fake.gate:
             fake.running -= 1
