@@ -7,7 +7,8 @@ and where vLLM's defaults fill in for the numbers that nobody gave.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -77,11 +78,10 @@ def _by_identity(site: Site, rules: Sequence[KnownSite], experts: str) -> Bound 
 def _given_by_some(site: Site, rules: Sequence[KnownSite]) -> bool:
     """Whether each request is what one of these rules gives: a function that asks several
     times (a builder, for a decode and a prefill) has a rule for each, and none is wrong."""
-    known = [(rule, _defaults(rule, site.numbers)) for rule in rules]
-    return all(
-        any(_reproduces(rule, ask, site, defaults) for rule, defaults in known)
-        for ask in site.asks
-    )
+    calls = [
+        call for rule in rules for call in _calls(rule, site, _defaults(rule, site.numbers))
+    ]
+    return all(_reproduced(ask, calls) for ask in site.asks)
 
 
 def by_base(site: Site) -> Bound | Refusal:
@@ -241,7 +241,8 @@ def _try(rule: KnownSite, site: Site) -> Bound | Refusal:
         needs = ", ".join(bound.needs)
         return Refusal(f"the rule {rule.id} needs {needs}", bound.needs, rule.id, bound.lever)
     defaults = _defaults(rule, site.numbers)
-    failed = next((a for a in site.asks if not _reproduces(rule, a, site, defaults)), None)
+    calls = _calls(rule, site, defaults)
+    failed = next((ask for ask in site.asks if not _reproduced(ask, calls)), None)
     if failed is not None:
         why = f"the rule {rule.id} does not give {told(failed)}"
         above = max(site.asks, key=lambda ask: ask.bytes)
@@ -277,33 +278,48 @@ def _of_config(bound: Bound, rule: KnownSite, defaults: Mapping[str, Expression]
     )
 
 
-def _reproduces(
-    rule: KnownSite, ask: Request, site: Site, defaults: Mapping[str, Expression]
-) -> bool:
-    """True where one of the function's calls gives the bytes, buffer for buffer, for values
-    that its step allows."""
-    return any(_gives(call, rule, ask, site, defaults) for call in rule.requests)
+@dataclass(frozen=True)
+class _Call:
+    """One of a function's calls under the limits of a config: its bytes over drivers alone and
+    over all names, and how large each driver can be."""
+
+    request: Expression
+    whole: Expression
+    ends: dict[str, int]
+    numbers: Mapping[str, int]
+    monotone: bool
+
+    def gives(self, ask: Request) -> bool:
+        """True where it gives the bytes, buffer for buffer, for values that the step allows."""
+        try:
+            return reaches(
+                self.request,
+                ask,
+                self.ends,
+                monotone=self.monotone,
+                fits=lambda drivers: same_buffers(self.whole, {**self.numbers, **drivers}, ask),
+            )
+        except (WstraceError, KeyError):
+            return False
 
 
-def _gives(
-    call: str, rule: KnownSite, ask: Request, site: Site, defaults: Mapping[str, Expression]
-) -> bool:
-    request = whole = _with(call, defaults)
-    try:
-        ends = {
-            name: _with(text, defaults).evaluate(site.numbers)
-            for name, text in rule.drivers.items()
-            if name in request.names
-        }
-        request = request.substitute(
-            {name: site.numbers[name] for name in request.names - ends.keys()}
-        )
-        return reaches(
-            request,
-            ask,
-            ends,
-            monotone=rule.variant.monotone,
-            fits=lambda drivers: same_buffers(whole, {**site.numbers, **drivers}, ask),
-        )
-    except (WstraceError, KeyError):
-        return False
+def _reproduced(ask: Request, calls: Sequence[_Call]) -> bool:
+    """True where one of the calls gives the request."""
+    return any(call.gives(ask) for call in calls)
+
+
+def _calls(rule: KnownSite, site: Site, defaults: Mapping[str, Expression]) -> list[_Call]:
+    """The function's calls; one whose limits are missing or fail gives no request."""
+    made = []
+    for text in rule.requests:
+        whole = _with(text, defaults)
+        with suppress(WstraceError, KeyError):
+            ends = {
+                name: _with(limit, defaults).evaluate(site.numbers)
+                for name, limit in rule.drivers.items()
+                if name in whole.names
+            }
+            fixed = {name: site.numbers[name] for name in whole.names - ends.keys()}
+            request = whole.substitute(fixed)
+            made.append(_Call(request, whole, ends, site.numbers, rule.variant.monotone))
+    return made
