@@ -8,13 +8,15 @@ the line is the key, and a line whose key is known is counted without being deco
 That the two numbers mean what they seem to is asked of the decoder for every new key
 (`_new`): the first line of a key is decoded in full, and lines of one key differ in two
 numbers of JSON only. Alike are requests between two records that change what a request means
-(`_TURNS`) and of one phase, so that each outcome is that of the first.
+(`_TURNS`) and of one phase, so that each outcome is that of the first. One after such a
+record, or in another file of the run, is a record of its own; it is made from the first one
+with these two numbers, and not decoded again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -40,6 +42,8 @@ _STEP: Final = b'"step":{"index":'
 _DIGITS: Final = 18
 """More digits may be no number that a record can hold."""
 _MOST_ENDS: Final = 32
+_MOST_KEPT: Final = 128 << 20
+"""Bytes of keys that one file leaves to the next; of a file `MOST_DISTINCT` lines are known."""
 _NAMES: Final = (b'"ns"', b'"index"', b'"step"', b"\\u")
 """What may name one of the two numbers another time; an escape may spell any name."""
 _decode = msgspec.json.Decoder(AnyRecord).decode
@@ -56,6 +60,15 @@ class Repeats(msgspec.Struct, gc=False):
     """Whether a step of it is a real one in serving."""
 
 
+class _Known(msgspec.Struct, gc=False):
+    """The lines of one key: the first of them as it was read, and those that are alike.
+    `turn`: since when these are (`RunLines.next_turn`)."""
+
+    record: Request
+    repeats: Repeats
+    turn: int
+
+
 class _End:
     """A line's end, from its statements on, and the requests known of the lines that have it.
     It is compared, and no hash is made of its kilobytes."""
@@ -63,7 +76,36 @@ class _End:
     def __init__(self, text: bytes) -> None:
         self.text = text
         self.names = any(name in text for name in _NAMES)
-        self.known: dict[bytes, Repeats] = {}
+        self.known: dict[bytes, _Known] = {}
+
+
+class RunLines(SharedParts):
+    """What the files of a run have in common: parts of their requests, and whole lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = _End(b"\n")
+        self.ends = [self.whole]
+        self._bytes = 0
+        self._turns = 0
+
+    def next_turn(self) -> int:
+        """From here on nothing is alike to what came before."""
+        self._turns += 1
+        return self._turns
+
+    def begin(self) -> int:
+        """A file begins; as a turn. Lines stay known while they are few."""
+        if self._bytes > _MOST_KEPT:
+            self.whole.known.clear()
+            self.ends = [self.whole]
+            self._bytes = 0
+        return self.next_turn()
+
+    def know(self, end: _End, key: bytes, known: _Known) -> None:
+        """The first line of its key was read."""
+        end.known[key] = known
+        self._bytes += len(key)
 
 
 class Collapsing:
@@ -73,24 +115,23 @@ class Collapsing:
     were kept. Of these the largest of each site, slot and phase is kept, locked and not.
     """
 
-    def __init__(self, parts: SharedParts, odd: Odd, most: int = MOST_DISTINCT) -> None:
+    def __init__(self, lines: RunLines, odd: Odd, most: int = MOST_DISTINCT) -> None:
         self.records: list[Record] = []
         self.repeats: dict[int, Repeats] = {}
         self.totals = Totals()
         self.beyond = 0
         self.lines = 0
-        self._record = parts.record
+        self._known = lines
+        self._turn = lines.begin()
         self._odd = odd
         self._most = most
         self._phase = ""
-        self._whole = _End(b"\n")
-        self._ends = [self._whole]
         self._largest: dict[tuple[int, Slot, bool], int] = {}
 
     def read(self, lines: Iterable[bytes], first: int = 2) -> None:
         """Take the lines of a file in order, all but the header's; `first` is the number of
         the first one."""
-        whole, count = self._whole, self._count
+        whole, again = self._known.whole, self._again
         end = whole
         text, known, length = end.text, end.known, len(end.text)
         number = first - 1
@@ -108,18 +149,29 @@ class Collapsing:
                 end = self._end(line, after)
                 text, known, length = end.text, end.known, len(end.text)
             left = len(line) - length
+            # Where the end reaches over `after`, nothing is behind the step's name here, and no
+            # key is so: one that is known goes on with a comma, and an end begins with none.
             alike = known.get(line[comma:at] + line[after:left])
-            counted = alike and left >= after and count(alike, line[20:comma], line[at:after])
-            if not counted:
+            if alike is None or not again(alike, line[20:comma], line[at:after]):
                 self._new(number, line, end, (comma, at, after, left))
         self.lines = number - 1
         self.repeats = {key: many for key, many in self.repeats.items() if many.times > 1}
 
-    def _count(self, alike: Repeats, ns: bytes, index: bytes) -> bool:
-        """One more that is like those, of this time and step; False where these are no plain
+    def _again(self, known: _Known, ns: bytes, index: bytes) -> bool:
+        """One more line of a key, of this time and step; False where these are no plain
         numbers."""
-        if not _numbers(ns, index):
+        if not _numbers(ns, index) or bool(index) != (known.record.step is not None):
             return False
+        if known.turn == self._turn:
+            self._count(known.repeats, ns, index)
+            return True
+        record = _another(known.record, ns, index)
+        if self._keep(record):
+            known.repeats, known.turn = self.repeats[id(record)], self._turn
+        return True
+
+    def _count(self, alike: Repeats, ns: bytes, index: bytes) -> None:
+        """One more that is like those."""
         totals = self.totals
         alike.times += 1
         totals.records += 1
@@ -138,37 +190,41 @@ class Collapsing:
                 totals.reach(step, time)
             if alike.serves:
                 totals.served.add(step)
-        return True
 
     def _end(self, line: bytes, after: int) -> _End:
         """The end of the line: a known one, or a new one from its statements on."""
-        for seen in self._ends[1:]:
+        ends = self._known.ends
+        for seen in ends[1:]:
             if line.endswith(seen.text) and len(line) - len(seen.text) >= after:
                 return seen
         found = line.find(STATEMENTS, after)
-        if found < 0 or len(self._ends) > _MOST_ENDS or not line.endswith(b"\n"):
-            return self._whole
-        self._ends.append(_End(line[found:]))
-        return self._ends[-1]
+        if found < 0 or len(ends) > _MOST_ENDS or not line.endswith(b"\n"):
+            return ends[0]
+        ends.append(_End(line[found:]))
+        return ends[-1]
 
     def _take(self, number: int, line: bytes) -> Record | None:
         """A line that is read in full; None where it is no record."""
         try:
-            record = self._record(line)
+            record = self._known.record(line)
         except UNDECODABLE as error:
             self._odd(number, line, error)
             return None
+        return record if self._keep(record) else None
+
+    def _keep(self, record: Record) -> bool:
+        """One record more; False where it is beyond those that are kept."""
         self.totals.take(record)
         if type(record) is Request:
             self._enter(record)
             if len(self.repeats) >= self._most:
                 self._beyond(record)
-                return None
+                return False
             self.repeats[id(record)] = _one(record)
         elif type(record) in _TURNS:
             self._forget()
         self.records.append(record)
-        return record
+        return True
 
     def _new(
         self, number: int, line: bytes, end: _End, cuts: tuple[int, int, int, int]
@@ -182,7 +238,8 @@ class Collapsing:
         if not _are(record, int(ns), index):
             return
         if _once(line, end, cuts) or _means(line, ns, index):
-            end.known[line[comma:at] + line[after:left]] = self.repeats[id(record)]
+            known = _Known(record, self.repeats[id(record)], self._turn)
+            self._known.know(end, line[comma:at] + line[after:left], known)
 
     def _enter(self, record: Request) -> None:
         """The first request of a phase may begin an epoch (`wstrace.runs.lock_epochs`)."""
@@ -192,8 +249,7 @@ class Collapsing:
 
     def _forget(self) -> None:
         """What comes now is not like what was, even where its bytes are."""
-        for end in self._ends:
-            end.known.clear()
+        self._turn = self._known.next_turn()
         self._largest.clear()
 
     def _beyond(self, record: Request) -> None:
@@ -214,6 +270,16 @@ class Collapsing:
             del self.repeats[id(held)]
             self.records[place] = record
             self.repeats[id(record)] = repeats
+
+
+def _another(first: Any, ns: bytes, index: bytes) -> Request:
+    """The record of another line of the key, of this time and step."""
+    record: Request = first.__copy__()  # copy.copy() asks more and does the same
+    record.ns = int(ns)
+    if index:
+        record.step = first.step.__copy__()
+        record.step.index = int(index)
+    return record
 
 
 def _one(record: Request) -> Repeats:

@@ -17,7 +17,7 @@ from wstrace import __version__
 from wstrace.errors import WstraceError, one_line
 from wstrace.file_names import SUFFIX
 from wstrace.trace.cleaning import cleaned
-from wstrace.trace.collapsing import Collapsing, Repeats
+from wstrace.trace.collapsing import Collapsing, Repeats, RunLines
 from wstrace.trace.gaps import gaps
 from wstrace.trace.records import (
     FORMAT,
@@ -188,17 +188,17 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
     return Trace(folder, run, processes, meta, [], list(dict.fromkeys(doubts)))
 
 
-def _shared(files: Sequence[Path]) -> SharedParts | None:
-    """The parts that the files of a large run have in common: its ranks ask for the same."""
+def _shared(files: Sequence[Path]) -> RunLines | None:
+    """What the files of a large run have in common: its ranks ask for the same."""
     sizes = 0
     for file in files:
         with suppress(OSError):  # whoever reads it says so
             sizes += file.stat().st_size
-    return SharedParts() if sizes >= COLLAPSED_FROM else None
+    return RunLines() if sizes >= COLLAPSED_FROM else None
 
 
 def _read(
-    file: Path, meta: RunFile | None, collapse: SharedParts | None
+    file: Path, meta: RunFile | None, collapse: RunLines | None
 ) -> tuple[ProcessTrace, list[str]]:
     """A file of the run of `meta`, and what it says or shows of records that it lacks."""
     process = read_file(file, collapse=collapse)
@@ -418,11 +418,11 @@ def _foreign(path: Path) -> WstraceError:
 
 
 def read_file(
-    path: Path, *, collapse: SharedParts | None = None, most_lines: int | None = None
+    path: Path, *, collapse: RunLines | None = None, most_lines: int | None = None
 ) -> ProcessTrace:
     """All records of one file, or those of its first lines behind the header's.
 
-    `collapse`: requests that are alike are kept once, of these parts.
+    `collapse`: requests that are alike are kept once; it has what the run's files share.
     A cut last line is tolerated and said (`cut`); a broken line in the middle is an error;
     records of a kind that this version does not know are counted, not lost silently.
     """
@@ -455,9 +455,9 @@ def _keep(process: ProcessTrace, lines: Iterable[bytes]) -> None:
             _odd(process, number, line, error)
 
 
-def _collapse(process: ProcessTrace, lines: Iterable[bytes], parts: SharedParts) -> None:
+def _collapse(process: ProcessTrace, lines: Iterable[bytes], shared: RunLines) -> None:
     """The records of the lines, those that are alike once."""
-    made = Collapsing(parts, partial(_odd, process))
+    made = Collapsing(shared, partial(_odd, process))
     made.read(lines)
     process.records, process.repeats = made.records, made.repeats
     process.totals, process.beyond, process.lines = made.totals, made.beyond, made.lines

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,6 +27,7 @@ from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.trace import collapsing, reader
+from wstrace.trace.collapsing import RunLines
 from wstrace.trace.reader import ProcessTrace, read_file
 from wstrace.trace.records import (
     Counts,
@@ -39,7 +41,6 @@ from wstrace.trace.records import (
     Site,
     Slot,
 )
-from wstrace.trace.shared_parts import SharedParts
 from wstrace.trace.totals import Totals
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
@@ -120,10 +121,11 @@ def _timeless(record: Record) -> bytes:
     return msgspec.json.encode(found)
 
 
-def _read(file: Path, collapse: bool) -> object:
-    """All that a process is: what was kept is told as often as it stands for."""
+def _read(file: Path, collapse: bool, lines: RunLines | None = None) -> object:
+    """All that a process is: what was kept is told as often as it stands for. `lines`: with
+    what files before it had."""
     try:
-        process = read_file(file, collapse=SharedParts() if collapse else None)
+        process = read_file(file, collapse=(lines or RunLines()) if collapse else None)
     except WstraceError as error:
         return error.message, error.hint
     totals = process.totals
@@ -167,6 +169,11 @@ ODD = {
     "that number in escapes": LATER.replace(b'"total', b'"inde\\u0078":99,"total'),
     "a second step": LATER.replace(b'"layer"', b'"step":{"index":99},"layer"'),
     "that step in escapes": LATER.replace(b'"layer"', b'"\\u0073tep":{"index":99},"layer"'),
+    "a step without its number": LATER.replace(b'"index":5', b'"index":'),
+    "no number and no comma": LATER.replace(b'"index":5,', b'"index":'),
+    "its source before its step": LATER.replace(SOURCE, b"").replace(
+        b'"step"', SOURCE[1:] + b',"step"'
+    ),
     "no step behind it": LATER.replace(b'"layer"', b'"step":null,"layer"'),
     "a step in a later version's field": LATER.replace(
         b'"step"', b'"x":{"step":{"index":3}},"step"'
@@ -209,7 +216,87 @@ def test_an_odd_line_is_counted_as_it_is_read(name: str, tmp_path: Path) -> None
     file = tmp_path / "a.wst.jsonl"
     for lines in ((PLAIN, odd, LATER, again, ASK % (40, 9)), (PLAIN, LATER, odd), (odd, again)):
         file.write_bytes(HEADER + b"".join(lines))
-        assert _read(file, True) == _read(file, False)
+        expected = _read(file, False)
+        assert _read(file, True) == expected
+        known = _known(tmp_path, PLAIN, odd)
+        assert [_read(file, True, known), _read(file, True, known)] == [expected, expected]
+
+
+def _known(folder: Path, *lines: bytes) -> RunLines:
+    """What is known of a run's lines when a file that has these was read."""
+    before, known = folder / "before.wst.jsonl", RunLines()
+    before.write_bytes(HEADER + b"".join(lines))
+    _read(before, True, known)
+    return known
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The lines that are decoded from here on."""
+    decoded: list[bytes] = []
+    record = RunLines.record
+    monkeypatch.setattr(
+        RunLines, "record", lambda self, line: decoded.append(line) or record(self, line)
+    )
+    return decoded
+
+
+def test_what_another_file_had_is_not_decoded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file has records of its own, with its own times and steps, on its own arenas."""
+    known = _known(tmp_path, PLAIN)
+    decoded = _counted(monkeypatch)
+    lock = Lock(event="lock", slots=[Slot()], sizes=[9], phase="serving", ns=25)
+    other = msgspec.json.encode(lock) + b"\n"
+    file = tmp_path / "a.wst.jsonl"
+    file.write_bytes(HEADER + LATER + other + ASK % (30, 6) + ASK % (40, 7))
+    process = read_file(file, collapse=known)
+    assert decoded == [other]
+    assert [(ask.ns, ask.step and ask.step.index) for ask in _asks(process)] == [
+        (20, 5),
+        (30, 6),
+    ]
+    assert [repeats.times for repeats in process.repeats.values()] == [2]
+    assert (process.totals.newest, process.totals.furthest) == (40, 7)
+
+
+def test_a_run_s_lines_are_forgotten_where_they_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collapsing, "_MOST_KEPT", len(PLAIN) // 2)
+    known = _known(tmp_path, PLAIN, PLAIN.replace(b'"bytes":7', b'"bytes":8'))
+    decoded = _counted(monkeypatch)
+    file = tmp_path / "a.wst.jsonl"
+    file.write_bytes(HEADER + LATER + ASK % (30, 6))
+    assert _read(file, True, known) == _read(file, False)
+    assert decoded == [LATER]
+
+
+@pytest.mark.parametrize("name", ["demo-grow", "h100-vllm-0.21.0-turboquant-grow"])
+def test_what_is_said_of_ranks_that_ask_the_same(name: str, tmp_path: Path) -> None:
+    """Three ranks whose lines are alike but for their times and steps."""
+    path = repeated_trace(SAMPLES / name, tmp_path / "t")
+    for source in list(path.glob("*.wst.jsonl")):
+        lines = [msgspec.json.decode(line) for line in source.read_bytes().splitlines()]
+        for rank in (1, 2):
+            _as_rank(rank, lines)
+            told = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+            (path / source.name.replace(".wst", f"{rank}.wst")).write_bytes(told)
+    collapsed, whole = load_run(path), load_run(path, whole=True)
+    assert {output: make(collapsed) for output, make in SHORT.items()} == {
+        output: make(whole) for output, make in SHORT.items()
+    }
+
+
+def _as_rank(rank: int, lines: list[dict[str, Any]]) -> None:
+    """As this rank's process wrote them, each a little later and a step further."""
+    lines[0]["pid"] += rank
+    for line in lines:
+        line["ns"] = line.get("ns", 0) + 7
+        if line["t"] == "worker":
+            line["ranks"]["rank"] = line["ranks"]["dp"] = rank
+        if line["t"] == "request" and "step" in line:
+            line["step"]["index"] += 1
 
 
 TURNS = {
@@ -231,7 +318,7 @@ def test_what_changes_a_request_s_meaning_parts_those_that_are_alike(
     between, kept = TURNS[name]
     file = tmp_path / "a.wst.jsonl"
     file.write_bytes(HEADER + PLAIN + msgspec.json.encode(between) + b"\n" + LATER)
-    assert len(_asks(read_file(file, collapse=SharedParts()))) == kept
+    assert len(_asks(read_file(file, collapse=RunLines()))) == kept
 
 
 def test_serving_that_no_lock_began_parts_them_too(tmp_path: Path) -> None:
@@ -239,7 +326,7 @@ def test_serving_that_no_lock_began_parts_them_too(tmp_path: Path) -> None:
     file = tmp_path / "a.wst.jsonl"
     warm = PLAIN.replace(b'"serving"', b'"warmup"')
     file.write_bytes(HEADER + warm + PLAIN + warm + LATER)
-    assert len(_asks(read_file(file, collapse=SharedParts()))) == 4
+    assert len(_asks(read_file(file, collapse=RunLines()))) == 4
 
 
 def test_a_field_twice_that_once_was_equal(tmp_path: Path) -> None:
@@ -248,7 +335,7 @@ def test_a_field_twice_that_once_was_equal(tmp_path: Path) -> None:
     for second in (b'"ns":10,"site"', b'"\\u006es":10,"site"'):
         lines = [(ASK % (n, 4)).replace(b'"site"', second) for n in (10, 20, 30)]
         file.write_bytes(HEADER + b"".join(lines))
-        process = read_file(file, collapse=SharedParts())
+        process = read_file(file, collapse=RunLines())
         assert (process.totals.newest, len(_asks(process))) == (10, 3)
 
 
@@ -285,7 +372,7 @@ def test_more_different_requests_than_are_kept(
     ]
     file = tmp_path / "a.wst.jsonl"
     file.write_bytes(HEADER + b"".join(asks))
-    process = read_file(file, collapse=SharedParts())
+    process = read_file(file, collapse=RunLines())
     assert [ask.bytes for ask in _asks(process)] == [100, 300, 900]
     assert process.repeats[id(process.records[-1])].times == 4
     assert process.repeats[id(process.records[-1])].last_step == 5
