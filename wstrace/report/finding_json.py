@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,7 +17,9 @@ from wstrace.known_sites.known import KnownSite
 from wstrace.trace.records import Ranks, Slot, Step
 from wstrace.triage.diagnose.relatives import NotTheArena
 from wstrace.triage.redaction import redact, redact_value
-from wstrace.triage.report import Report
+
+if TYPE_CHECKING:
+    from wstrace.triage.report import Report
 
 Json = dict[str, Any]
 

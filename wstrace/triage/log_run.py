@@ -15,11 +15,13 @@ from wstrace.file_names import SUFFIX
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.runs.run import Run
 from wstrace.trace.reader import Trace
-from wstrace.triage.diagnose.numbers import Given
-from wstrace.triage.report import Report, read
 
+# The readers of logs are imported where a log is read: every command of a trace asks whether
+# it has one.
 if TYPE_CHECKING:
     from wstrace.findings.finding import Finding
+    from wstrace.triage.diagnose.numbers import Given
+    from wstrace.triage.report import Report
 
 CANNOT_SHOW: Final = "a log can show a failure, not that a run was clean"
 _RECORD: Final = b'{"t":'  # how every record of a trace file begins
@@ -29,7 +31,7 @@ _RECORD: Final = b'{"t":'  # how every record of a trace file begins
 class LogRun(AnalysedRun):
     """A log with its findings, in the place of an analysed trace."""
 
-    report: Report = field(default_factory=lambda: Report((), (), {}, 0, ()))
+    report: Report = field(kw_only=True)
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -64,6 +66,9 @@ def is_log(path: Path) -> bool:
 
 def log_run(path: Path, given: Given | None = None) -> LogRun:
     """The findings of one log as a run. WstraceError: it cannot be read as text."""
+    from wstrace.triage.diagnose.numbers import Given
+    from wstrace.triage.report import read
+
     report = read([str(path)], given or Given())
     trace = Trace(path, PurePath(path).name, [])
     return LogRun(Run(trace, []), notes=list(report.notes), report=report)

@@ -213,10 +213,8 @@ def test_its_processes_end_with_a_fleet(number: signal.Signals, tmp_path: Path) 
 
 
 def waits(happened: Callable[[], bool]) -> None:
-    """Until it happened, for as long as a busy machine may take."""
-    ends = time.monotonic() + 30
+    """Until it happened, for as long as a busy machine takes; pytest's limit ends a hang."""
     while not happened():
-        assert time.monotonic() < ends
         time.sleep(0.01)
 
 

@@ -29,7 +29,7 @@ PYTHON = {
     "endswith", "f_back", "f_code", "f_globals", "f_lineno", "f_locals", "get",
     "get_ident", "isdecimal", "items", "join", "modules", "name", "path", "pop",
     "recorder", "removeprefix", "replace", "reset", "rpartition", "rsplit", "self", "sep",
-    "set", "split", "startswith", "update", "wstrace", "WorkspaceManager",
+    "set", "split", "rstrip", "startswith", "update", "wstrace", "WorkspaceManager",
 }  # fmt: skip
 TORCH = {
     "_modules", "cuda", "current_device", "device", "dtype", "get_device_properties",
