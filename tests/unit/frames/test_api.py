@@ -152,7 +152,8 @@ def test_a_logs_reserve_takes_the_numbers_it_lacks(log: Trace) -> None:
         log.reserve(limits={"num_kv_head": 8})
 
 
-HEAVY = {"pandas", "plotly", "numpy", "jinja2"}
+# Of a trace's commands; the last one reads logs.
+HEAVY = {"pandas", "plotly", "numpy", "jinja2", "wstrace.triage.report"}
 
 
 def loaded(code: str) -> list[set[str]]:
