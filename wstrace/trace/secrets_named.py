@@ -7,6 +7,7 @@ the name decides, then the value is read to its end, quotes and brackets include
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 REDACTED = "[redacted]"
@@ -14,7 +15,8 @@ REDACTED = "[redacted]"
 # matches: 'API_KEY'
 _CORE: Final = re.compile(
     r"(?i)api[-_]?key|(?:access|private|auth|account|signing|encryption|master)[-_]?key|token"
-    r"|secret|passw|passphrase|pwd|credential|auth|cookie|bearer"
+    r"|secret|passw|passphrase|pwd|credential|auth|cookie|bearer|signature"
+    r"|--(?<![\w-]--)[a-z]"
 )
 # matches: 'hf_token'
 _LETTER: Final = re.compile(r"[\w-]")
@@ -24,7 +26,24 @@ _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ALWAYS: Final = re.compile(
     r"api_?key|(?:access|private|auth|account|signing|encryption|master)_?key|secret|passw(?:or)?d"
     r"|passphrase|credential|authorization|bearer|(?:^|_)pwd(?:_|$)|(?:^|_)(?:auth|cookies?)$"
+    r"|(?:shared_?access|amz|goog)_?signature$"
 )
+LONGEST_OPTION: Final = 80  # letters
+# argparse takes an option's beginning for the option: how much of its last words says which.
+# Shorter ones are those of other options too: `--api-server-count`, `--ssl-keyfile`.
+_BEGINNINGS: Final = {
+    "api_key": "api_k",
+    "hf_token": "hf_t",
+    "keyfile_password": "keyfile_",
+    "access_token": "access_t",
+    "auth_token": "auth_t",
+    "access_key": "access_k",
+    "private_key": "private_k",
+    "password": "passw",
+    "passphrase": "passp",
+    "secret": "secr",
+    "credentials": "cred",
+}
 # matches: 'hf_token'
 _TOKEN: Final = re.compile(
     r"(?:^|_|[a-z])token$|(?:^|_)(?:api|access|auth|hf|session|refresh)_?tokens$"
@@ -47,11 +66,39 @@ _PAIR: Final = re.compile(r"\(\s*[bBrRuU]?\\*[\"']$")
 _COMMA: Final = re.compile(r"\\*[\"']\s*,\s*(?=[bBrRuU]?\\*[\"'])")
 # matches: ', '
 _NEXT: Final = re.compile(r"\s*,\s*")
+# An option, as far as a value of a dash and letters can be told from it.
+# matches: '-tp'
+OPTION: Final = re.compile(r"--|-(?:[A-Za-z]{1,3}\d?)?(?![^\s'\"=.])")
 # matches: ' \\\n '
-_SPACE: Final = re.compile(r"[ \t]+(?:\\\n[ \t]*)?(?=[^\s-])")
-# The words up to the next option: `--api-key` takes several.
+_SPACE: Final = re.compile(r"[ \t]+(?:\\\n[ \t]*)?(?=\S)")
+# The words up to the next option: an option of several values.
 # matches: ' b c --port'
 _MORE_WORDS: Final = re.compile(r"(?:[ \t]+[^\s-]\S*){1,4}(?=[ \t]+--\w)")
+# One more value of `--api-key`, which takes several; no word of a sentence or of a shell.
+# matches: ' key2'
+_KEY: Final = re.compile(
+    r"[ \t]+(?:\\\n[ \t]*)?(?!(?:to|is|was|and|or|for|in|on|with|then|from|at|of|as|the)\b"
+    r"|\d?[|&;<>]|\\|[\"'\])}])(\S+)"
+)
+# A variable before its value without a sign: `ENV HF_TOKEN x`, or a value that looks like one.
+# matches: 'HF_TOKEN'
+_VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+$")
+# matches: 'set -x '
+_SETS: Final = re.compile(r"\b(?:ENV|setenv|setx|set(?: -\w{1,3})?)[ \t]+$")
+# matches: ' s3cr3ts'
+_LIKELY: Final = re.compile(
+    r"[ \t]+(?=[^\s=:]{6})(?=[^\s\d]{0,40}\d|[^\s]{0,40}[a-z][A-Z]|[^\s]{20})"
+)
+# The next key of YAML or JSON has the value of the variable that was named.
+# matches: '\n  value: '
+_ITS_VALUE: Final = re.compile(
+    r"\\*[\"']?[ \t]{0,9}[,\n]\s{0,40}\\*[\"']?value\\*[\"']?[ \t]{0,9}[:=]\s{0,40}"
+)
+# A YAML text below its key, and the items of a list.
+# matches: '|-\n  '
+_BLOCK: Final = re.compile(r"[|>][+-]?\d?[ \t]*\n[ \t]*")
+# matches: '- a'
+_ITEM: Final = re.compile(r"\n?[ \t]*-[ \t]+(?=\S)")
 # pydantic: the field on a line, what was given on the next.
 # matches: '\n  Input should be a valid boolean [type=bool_parsing, input_value='
 _PYDANTIC: Final = re.compile(r"(?:\.[\w-]{1,80}){0,4}\n[ \t]+[^\n]*?input_value=")
@@ -71,6 +118,8 @@ _BARE: Final = re.compile(r"(?:[^\s,;&]|,(?![\s\"'\[{(]|[\w-]+[\"']?[=:]|$))+")
 _PLAIN: Final = re.compile(r"(?:None|True|False|null|true|false)(?![\w.-])")
 # matches: '151645'
 _TOKEN_ID: Final = re.compile(r"\d{1,6}(?![\w.-])")
+# matches: '_'
+_UNDERLINE: Final = re.compile("_")
 _CLOSING: Final = {"[": "]", "(": ")", "{": "}"}
 
 
@@ -78,6 +127,33 @@ def is_secret(name: str) -> bool:
     """Whether a parameter, field, header, variable or option of this name holds a secret."""
     plain = _CAMEL.sub("_", name).lower().strip("-_").replace("-", "_").replace(".", "_")
     return bool(_ALWAYS.search(plain) or _is_token(plain))
+
+
+def is_secret_option(flag: str) -> bool:
+    """The same for an option of a command line, which argparse takes cut short too."""
+    return is_secret(flag) or _begins(flag, _BEGINNINGS)
+
+
+def takes_several(flag: str) -> bool:
+    """Whether the option is vLLM's `--api-key`, whole or cut short."""
+    plain = _plain_option(flag)
+    return plain.endswith("api_key") or _begins(flag, ("api_key",))
+
+
+def _begins(flag: str, names: Iterable[str]) -> bool:
+    if not flag.startswith("--") or len(flag) > LONGEST_OPTION:
+        return False
+    plain = _plain_option(flag)
+    tails = [plain, *(plain[at.end() :] for at in _UNDERLINE.finditer(plain))]
+    return any(
+        tail.startswith(_BEGINNINGS[name]) and name.startswith(tail)
+        for tail in tails
+        for name in names
+    )
+
+
+def _plain_option(flag: str) -> str:
+    return flag.lower().lstrip("-").replace("-", "_")
 
 
 def _is_token(plain: str) -> bool:
@@ -91,7 +167,7 @@ def hide_values(text: str) -> str:
     while (core := _CORE.search(text, at)) is not None:
         start, at = _word(text, core.start(), core.end())
         name = text[start:at]
-        if not is_secret(name):
+        if not (is_secret_option(name) if name.startswith("--") else is_secret(name)):
             continue
         for begin, end in _values(text, name, start, at):
             parts += [text[done:begin], REDACTED]
@@ -109,25 +185,66 @@ def _word(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _values(text: str, name: str, start: int, end: int) -> list[tuple[int, int]]:
     """The places of the values that belong to the name at `start`."""
-    if separator := _SEPARATOR.match(text, end) or _PYDANTIC.match(text, end):
-        return _shown(text, separator.end(), name)
     option = name.startswith("-")
+    if separator := _SEPARATOR.match(text, end):
+        if not option and (item := _ITEM.match(text, separator.end())):
+            return _items(text, item, name)
+        block = None if option else _BLOCK.match(text, separator.end())
+        places = _shown(text, (block or separator).end(), name)
+        return _with_more(text, places, name) if option else places
+    if other := _PYDANTIC.match(text, end) or _ITS_VALUE.match(text, end):
+        return _shown(text, other.end(), name)
     pair = _PAIR.search(text[max(0, start - 6) : start])
     if (comma := _COMMA.match(text, end)) and (option or pair):
         return _listed(text, comma.end(), name, option)
-    if option and (space := _SPACE.match(text, end)):
+    if option and (space := _SPACE.match(text, end)) and not OPTION.match(text, space.end()):
         places = _shown(text, space.end(), name)
         if places and (more := _MORE_WORDS.match(text, places[-1][1])):
             places = [(places[0][0], more.end())]
-        return places
+        return _with_more(text, places, name)
+    if _VARIABLE.match(name) and (word := _LIKELY.match(text, end) or _set(text, start, end)):
+        return _shown(text, word.end(), name)
     return []
+
+
+def _set(text: str, start: int, end: int) -> re.Match[str] | None:
+    """The space after a variable that a shell or a Dockerfile sets."""
+    return _SPACE.match(text, end) if _SETS.search(text[max(0, start - 12) : start]) else None
+
+
+def _items(text: str, item: re.Match[str] | None, name: str) -> list[tuple[int, int]]:
+    """The items of a YAML list, one a line."""
+    places: list[tuple[int, int]] = []
+    while item is not None and (found := _shown(text, item.end(), name)):
+        places += found
+        line_end = text.find("\n", found[-1][1])
+        item = _ITEM.match(text, line_end) if line_end >= 0 else None
+    return places
+
+
+def _with_more(text: str, places: list[tuple[int, int]], name: str) -> list[tuple[int, int]]:
+    """`places` and the words after them up to the next option, where it takes several."""
+    if not places or not takes_several(name):
+        return places
+    begin, end = places[-1]
+    if text.startswith(("'", '"'), end) and not text.startswith(("'", '"'), begin - 1):
+        # the quote is around the option too: one word of a list, or the whole command
+        comma = _COMMA.match(text, end)
+        return [*places, *(_listed(text, comma.end(), name, True) if comma else [])]
+    at = end + text.startswith(("'", '"'), end)
+    while (key := _KEY.match(text, at)) and not OPTION.match(text, key.start(1)):
+        at = key.end()
+        end = key.start(1) + len(key[1].rstrip("\"'])},;:."))
+        if end < at:  # a quote or a sentence ends here
+            break
+    return [*places[:-1], (begin, end)]
 
 
 def _listed(text: str, at: int, name: str, option: bool) -> list[tuple[int, int]]:
     """Quoted words after a quoted name: one, or after an option all up to the next one."""
     places: list[tuple[int, int]] = []
     while (quote := _QUOTE.match(text, at)) is not None:
-        if option and text.startswith("-", quote.end()):
+        if option and OPTION.match(text, quote.end()):
             break
         places += _shown(text, at, name)
         _, _, closed = _quoted(text, quote)
