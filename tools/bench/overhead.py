@@ -56,6 +56,7 @@ BEGIN_STEPS = "<!-- steps, made by scripts/bench overhead -->"
 WARM_CALLS = 20
 C_ROUNDS = 3  # for each pair elsewhere: what is measured is small
 ADDED_US, ADDED_SHARE, LESS = 0.7, 0.08, 20
+STEP_US, HALF = 20, 0.5
 TIMES_LESS = ("cProfile", "viztracer")
 Block = Callable[[int], float]
 Switch = Callable[[], object]
@@ -274,15 +275,23 @@ def decode_step(requests: int) -> Any:
 def step_table(pairs: int) -> str:
     head = ["requests in the step", "added, us", "middle half", "again"]
     rows = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head))]
-    sizes, outside = (1, 8, 64, 256), []
+    sizes, outside, medians = (1, 8, 64, 256), [], []
     for requests in sizes:
         low, middle, high = quantiles(step_cost([decode_step(requests)], pairs), n=4)
         again = median(step_cost([decode_step(requests)], pairs))
         rows.append(f"| {requests} | {middle:+.0f} | {low:.0f} to {high:.0f} | {again:+.0f} |")
+        medians.append(middle)
         outside += [] if low <= again <= high else [str(requests)]
     names = [str(requests) for requests in sizes]
-    rows += ["", f"{pairs} pairs of single steps.{agreed(names, outside)}", "", machine()]
-    return "\n".join(rows)
+    said = f"{pairs} pairs of single steps. {steps_met(sizes, medians)}{agreed(names, outside)}"
+    return "\n".join([*rows, "", said, "", machine()])
+
+
+def steps_met(sizes: Sequence[int], medians: Sequence[float]) -> str:
+    """Whether the hooks of a step stay under their target, for each number of requests."""
+    pairs = zip(sizes, medians, strict=True)
+    said = [f"{_met(added < STEP_US)} ({requests})" for requests, added in pairs]
+    return f"Target under {STEP_US} us, by requests in the step: {', '.join(said)}."
 
 
 def in_c(live: Live, module: Any, pairs: int, calls: int) -> list[Row]:
@@ -319,17 +328,20 @@ def c_table(rows: Sequence[Row], others: Sequence[Row], options: argparse.Namesp
     """Python and C side by side, and what is left of the targets."""
     added = {row.name: median(row.added) for row in rows}
     slots = [name.rpartition(", ")[0] for name in added if name.endswith(", C")]
-    shares = [
-        f"{added[f'{name}, C'] / added[f'{name}, Python']:.2f} ({name})" for name in slots
-    ]
+    shares = [half(name, added[f"{name}, C"] / added[f"{name}, Python"]) for name in slots]
     less = [
         f"{median(row.added) / added['1 buffer, C']:.1f} times less than {row.name}, target "
         f"{LESS}: {_met(median(row.added) / added['1 buffer, C'] >= LESS)}"
         for row in others
         if row.name in TIMES_LESS
     ]
-    more = f" Added in C over added in Python: {', '.join(shares)}. In C: {'; '.join(less)}."
+    more = f" Added in C over added in Python: {'; '.join(shares)}. In C: {'; '.join(less)}."
     return table(rows, C_ROUNDS * options.pairs, options.calls, more)
+
+
+def half(name: str, share: float) -> str:
+    """What C adds of what Python adds, and whether it halves it."""
+    return f"{share:.2f} ({name}), target {HALF}: {_met(share <= HALF)}"
 
 
 def beside_table(others: Sequence[Row], options: argparse.Namespace) -> str:
