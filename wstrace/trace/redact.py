@@ -36,7 +36,7 @@ _PEM = re.compile(
 # curl's login; `docker run -u 1000:1000` is none.
 # matches: '-u user:password'
 _LOGIN = re.compile(
-    r"(-(?<![\w-]-)(?:[uU]|-user|-proxy-user)(?:[\"'],)?[ \t=]{0,9}[\"']?)"
+    r"(-(?<![\w-]-)(?:[fgikLsSv]{0,8}[uU]|-user|-proxy-user)(?:[\"'],)?[ \t=]{0,9}[\"']?)"
     r"(?!\d{1,9}:\d{1,9}(?![\w.-]))([^\s:/'\"-][^\s:/'\"]{0,80}:)(?!/)[^\s'\"]+"
 )
 # hf_AbCdEfGh, sk-..., ghp_..., AKIA..., xoxb-...
@@ -71,7 +71,8 @@ _LATER = (
     (_SCHEME_ALONE, rf"\1{REDACTED}"),
     (_KNOWN_TOKEN, REDACTED),
 )
-_LOGIN_FLAGS = ("-u", "-U", "--user", "--proxy-user")
+# matches: '-sSu'
+_LOGIN_FLAG = re.compile(r"-(?:[fgikLsSv]{0,8}[uU]|-user|-proxy-user)$")
 
 
 def redact_text(text: str) -> str:
@@ -99,7 +100,7 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
             given = bool(secret and equals)
             hiding = secret and (not equals or takes_several(flag))
             redacted.append(f"{flag}={REDACTED}" if given else redact_text(word))
-            login = word in _LOGIN_FLAGS
+            login = bool(_LOGIN_FLAG.match(word))
         elif hiding and not (given and "/" in word):
             redacted.append(REDACTED)
         else:

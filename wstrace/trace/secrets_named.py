@@ -110,6 +110,9 @@ _BRACKET: Final = re.compile(r"[\w.]*[\[({]")
 _SCHEME: Final = re.compile(r"(?i)(?:bearer|basic|negotiate|token|api-?key|key)[ \t]+")
 # matches: 'Digest '
 _WHOLE_LINE: Final = re.compile(r"(?i)(?:digest|aws4-[\w-]+|hmac[\w-]*)[ \t]+[^\n]*")
+# More than one cookie, up to the end of the quotes around the header.
+# matches: 'a=b; c=d'
+_COOKIES: Final = re.compile(r"[\w.-]{1,80}=[^\s;,'\"]*(?:; [\w.-]{1,80}=[^\s;,'\"]*)+")
 # A comma ends it where another name or word follows.
 # matches: 's3cret'
 _BARE: Final = re.compile(r"(?:[^\s,;&]|,(?![\s\"'\[{(]|[\w-]+[\"']?[=:]|$))+")
@@ -273,7 +276,7 @@ def _value(text: str, at: int) -> tuple[int, int]:
         return begin, end
     if bracket := _BRACKET.match(text, at):
         return at, _balanced(text, bracket.end() - 1)
-    if line := _WHOLE_LINE.match(text, at):
+    if line := _WHOLE_LINE.match(text, at) or _COOKIES.match(text, at):
         return at, line.end()
     scheme = _SCHEME.match(text, at)
     word = _BARE.match(text, scheme.end() if scheme else at)

@@ -179,7 +179,7 @@ def test_a_model_after_a_whole_key_stays() -> None:
     assert redact_argv(words) == ["vllm", "serve", "--api-key=[redacted]", *words[3:]]
 
 
-@pytest.mark.parametrize("login", [["-u"], ["--user"], ["--proxy-user"]])
+@pytest.mark.parametrize("login", [["-u"], ["-sSu"], ["--user"], ["--proxy-user"]])
 def test_a_login_of_curl_is_gone(login: list[str]) -> None:
     words = ["curl", *login, f"me:{SECRET}", "http://h"]
     assert redact_argv(words) == ["curl", *login, "me:[redacted]", "http://h"]
@@ -224,6 +224,7 @@ PEM = (
         f'{{"name": "HF_TOKEN", "value": "{SECRET}"}}',
         f"api-key:\n  - a\n  - {SECRET}\nport: 1",
         f"api_key: |\n  {SECRET}\nport: 1",
+        *(f"Cookie: a=b; session={SECRET}", f"curl -H 'Cookie: a=b; c=d; e={SECRET}' h"),
     ],
 )
 def test_a_form_of_a_secret_is_known(text: str) -> None:
@@ -239,6 +240,7 @@ def test_a_form_of_a_secret_is_known(text: str) -> None:
         "--hf-overrides x --hf-config-path y --tok t --access-log",
         "docker run -u 1000:1000 image",
         "python -u run.py a:b",
+        "ls -lsu a:b --set a=b; c=d",
         "max_num_batched_tokens=8192 num_key_value_heads=8, tokens: 512",
         "https://h/v1?max_tokens=512&num_key_value_heads=8&model=a",
         "sha256:" + "ab" * 32,
