@@ -12,7 +12,16 @@ from wstrace.findings.finding import Finding
 from wstrace.findings.kv_sizing import nothing_asked, why_unlocked
 from wstrace.runs.worker import Worker, real_steps
 from wstrace.trace.reader import Trace
-from wstrace.trace.records import Growth, Hook, Lock, PhaseChange, Record, Request
+from wstrace.trace.records import (
+    Failure,
+    Growth,
+    Hook,
+    Lock,
+    Manager,
+    PhaseChange,
+    Record,
+    Request,
+)
 from wstrace.units import plural
 from wstrace.vllm.command_line import engines
 
@@ -54,6 +63,7 @@ def reasons(
     if over and all(map(_idle, ranks)):
         found.append(UNASKED)
     found += _let_go(ranks, allow_unlocked)
+    found += _several_managers(ranks)
     found += lost_engines(ranks, trace)
     if any(map(size_unknown, ranks)):
         found.append("how many ranks the engine has is in no record")
@@ -107,6 +117,27 @@ def _let_go(ranks: list[Worker], allow_unlocked: bool) -> list[str]:
         "the arena was unlocked and not locked again before it served on "
         "(--allow-unlocked accepts that)"
     ]
+
+
+def _several_managers(ranks: list[Worker]) -> list[str]:
+    """A WorkspaceManager that answered after a later one was made: lock and warm-up are
+    followed by worker, as vLLM has one manager in each."""
+    if not any(map(_answered_by_an_earlier_one, ranks)):
+        return []
+    return [
+        "several WorkspaceManagers answered at one time in a worker: "
+        "which of them a lock and a warm-up belong to is not told apart"
+    ]
+
+
+def _answered_by_an_earlier_one(worker: Worker) -> bool:
+    newest = 0
+    for record in worker.process.records:
+        if isinstance(record, Manager):
+            newest = max(newest, record.id)
+        elif isinstance(record, Request | Growth | Failure | Lock) and record.manager < newest:
+            return True
+    return False
 
 
 def served_unlocked(worker: Worker) -> bool:

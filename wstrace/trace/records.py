@@ -115,7 +115,12 @@ class Hook(Record, tag="hook", kw_only=True, gc=False):
 
 
 class Manager(Record, tag="manager", kw_only=True, gc=False):
-    """A WorkspaceManager was made (`event` init) or dropped (reset)."""
+    """A WorkspaceManager was made (`event` init) or dropped (reset).
+
+    vLLM has one in a worker. Where an earlier one goes on to answer after another was made,
+    requests, growths, failures and locks name their own; what a lock and a warm-up hold for is
+    followed by worker, so such a run is inconclusive, and a refusal in it is told as any other.
+    """
 
     event: Literal["init", "reset"] = "init"
     id: Int = 0

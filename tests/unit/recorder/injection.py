@@ -104,14 +104,15 @@ def broken(owner: Any, name: str) -> Iterator[None]:
             setattr(where, alias, original)
 
 
-def start() -> Engine:
-    """An engine whose warm-up asks, grows and locks."""
+def start(warm_up: Callable[[], None] | None = None) -> Engine:
+    """An engine whose warm-up asks, grows and locks, by `warm_up` where one is given."""
 
     def capture() -> None:
         ask(1024)
         workspace().lock_workspace()
 
-    return Engine({"profile_run": lambda: ask(512), "capture_model": capture}).start()
+    script = {"profile_run": lambda: ask(512), "capture_model": warm_up or capture}
+    return Engine(script).start()
 
 
 def answer(function: Callable[[], Any]) -> str:

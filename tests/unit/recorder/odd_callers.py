@@ -86,6 +86,30 @@ def in_a_layer_with_its_own_getattribute() -> None:
         return
 
 
+def of_a_second_manager() -> None:
+    """The first one answered the same request, from the same line, a moment before."""
+    first = workspace().current_workspace_manager()
+    second = _second_manager(512)
+    ask_of(first, 1024)
+    try:
+        ask_of(second, 1024)
+    except AssertionError:
+        return
+    raise SystemExit("vLLM did not refuse")
+
+
+def _second_manager(size: int) -> Any:
+    """Beside vLLM's own: warmed up by a request of `size` bytes, and locked."""
+    made = workspace().WorkspaceManager(torch.device("cpu"))
+    ask_of(made, size)
+    made.lock()
+    return made
+
+
+def ask_of(manager: Any, size: int) -> None:
+    manager.get_simultaneous(((size,), torch.uint8))
+
+
 def refused() -> None:
     """Ask for more than the arena; vLLM refuses."""
     try:
@@ -102,15 +126,30 @@ PLACES = (
     as_a_threads_first_function,
     in_a_signal_handler,
     in_a_layer_with_its_own_getattribute,
+    of_a_second_manager,
 )
 
 
-def record(place: Callable[[], None], folder: Path) -> None:
+def two_managers(folder: Path) -> None:
+    """A second manager is made and locked while the first one warms up; nobody is refused."""
+    held: list[Any] = []
+
+    def warm_up() -> None:
+        held.append(_second_manager(512))
+        ask(1024)
+        workspace().lock_workspace()
+
+    record(lambda: ask_of(held[0], 256), folder, warm_up)
+
+
+def record(
+    place: Callable[[], None], folder: Path, warm_up: Callable[[], None] | None = None
+) -> None:
     """One engine whose only step asks from `place`; its trace goes to `folder`."""
     folder.mkdir()
     os.environ["WSTRACE_DIR"] = str(folder)
     plugin.register()
-    engine = start()
+    engine = start(warm_up)
     engine.script["execute_model"] = place
     engine.step(a=4)
     engine.wrapper.worker.shutdown()
@@ -122,4 +161,5 @@ if __name__ == "__main__":
     load_installed()
     for place in PLACES:
         record(place, Path(sys.argv[1]) / place.__name__)
+    two_managers(Path(sys.argv[1]) / two_managers.__name__)
     print(Layer.asked)

@@ -67,3 +67,6 @@ def test_a_refusal_past_the_cap_is_recorded(run: Recorded) -> None:
     with pytest.raises(AssertionError, match="locked"):
         run.traffic(("d10",))
     assert run.records[-1].required == 10 * HEADS_AND_SIZE
+    with pytest.raises(AssertionError, match="locked"):
+        run.traffic(("d8",))  # no maximum: it is counted and not looked at before
+    assert run.records[-1].required == 8 * HEADS_AND_SIZE

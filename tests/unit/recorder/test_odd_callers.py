@@ -23,6 +23,7 @@ EXPECTED = {
     "as_a_threads_first_function": {"WS101"},
     "in_a_signal_handler": {"WS102"},
     "in_a_layer_with_its_own_getattribute": {"WS102"},
+    "of_a_second_manager": {"WS102"},
 }
 
 
@@ -43,3 +44,8 @@ def test_the_refusal_is_found_and_no_code_of_a_layer_is_run(tmp_path: Path) -> N
         assert run.verdict() == "findings", place
         (escape,) = run.escapes
         assert escape.code in codes, place
+    both = load_run(tmp_path / "two_managers")
+    assert (both.verdict(), both.escapes) == ("inconclusive", [])
+    assert [why.partition(":")[0] for why in both.inconclusive] == [
+        "several WorkspaceManagers answered at one time in a worker"
+    ]

@@ -98,7 +98,7 @@ def test_the_last_view_of_a_slot_may_stay(rig: Rig) -> None:
 
 def test_a_new_manager_forgets_the_old_ones_views(rig: Rig) -> None:
     kept = rig.ask()
-    rig.live.arenas.remade()
+    rig.live.arenas.made(rig.manager)
     rig.ask()
     rig.next_step()
     rig.ask()

@@ -228,3 +228,24 @@ def test_a_function_that_asks_no_caller_has_no_way_to_check(
 def _plain(manager: WorkspaceManager) -> Callable[[], None]:
     held = SimpleNamespace(manager=manager)
     return lambda: held.manager.get_simultaneous(((4, 512), torch.bfloat16))
+
+
+def test_a_request_that_was_seen_and_is_refused_is_a_failure(
+    made: Callable[[], Recorded],
+) -> None:
+    run, refuses = made(), False
+
+    def original(manager: Any, size: int) -> Any:
+        assert not refuses, f"locked: {size}"
+        return manager._current_workspaces[0]
+
+    run.manager.ensure = wrap_seen(run.live)(original)
+    run.traffic(("d4", "d4", "d4"))
+    assert [entry.calls for entry in run.live.counters.entries()] == [3]
+    refuses = True
+    with pytest.raises(AssertionError, match="locked"):
+        run.traffic(("d4",))
+    failure = run.records[-1]
+    assert (failure.required, failure.arena) == (4 * HEADS_AND_SIZE, 1 << 20)
+    assert failure.text.startswith(f"locked: {4 * HEADS_AND_SIZE}")
+    assert run.asks()[-1].site == failure.site

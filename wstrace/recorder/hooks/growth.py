@@ -48,6 +48,7 @@ def try_grow(live: Live, manager: Any, index: int, required: int) -> int | None:
     none that the guard may take (`live.guard.why` says which).
     """
     with live.counters.lock:
+        live.arenas.turn_to(manager)
         live.guard.why = ""
         targets = _targets(live, manager, index, required)
         if live.settings.guard:

@@ -68,7 +68,7 @@ def _init(live: Live) -> Maker:
 
 
 def _adopt(live: Live, manager: Any) -> None:
-    """A manager appeared: forget the old one's arenas."""
+    """A manager appeared; an earlier one that still lives is told apart from it."""
     live.forget_hot()
     missing = workspace.missing_fields(manager)
     if missing:
@@ -76,7 +76,9 @@ def _adopt(live: Live, manager: Any) -> None:
         live.hooks.stand_down("WorkspaceManager._ensure_workspace_size", why)
         return
     live.manager.made(manager)
-    live.arenas.remade()
+    live.arenas.made(manager)
+    if live.arenas.several():
+        live.manager.tell_apart(live.arenas.id_of)
     live.guard.remade()
     live.phases.remade()
     live.output.write_for_worker(
@@ -116,7 +118,8 @@ def _locking(live: Live, event: Literal["lock", "unlock"]) -> Maker:
     def make(original: Method) -> Method:
         def method(self: Any) -> Any:
             result = original(self)
-            guarded(live, event, _note_lock, live, self, event)
+            with live.counters.lock:
+                guarded(live, event, _note_lock, live, self, event)
             return result
 
         method.__name__ = event
@@ -127,6 +130,7 @@ def _locking(live: Live, event: Literal["lock", "unlock"]) -> Maker:
 
 
 def _note_lock(live: Live, manager: Any, event: Literal["lock", "unlock"]) -> None:
+    live.arenas.turn_to(manager)
     slots, sizes = live.arenas.sizes(manager)
     live.arenas.changes(manager)
     live.output.write(

@@ -9,6 +9,7 @@ PyTorch cannot be told what to trace in the place of a function in C.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
@@ -21,6 +22,7 @@ from wstrace.recorder.hooks.requests import (
     Ensure,
     depth_of_caller,
     pose_as,
+    refused,
     wrap_ensure,
 )
 from wstrace.recorder.state.counters import Entry
@@ -80,7 +82,8 @@ def _in_c(live: Live) -> Callable[[Ensure], Ensure] | None:
     except NotUsedError:
         return None
     seen = module.seen
-    table = module.Table(Entry, live.manager, depth_of_caller(live))
+    depth, getframe = depth_of_caller(live), sys._getframe
+    table = module.Table(Entry, live.manager, depth)
     live.counters.table = table
     in_python = wrap_ensure(live, below=1)
 
@@ -89,7 +92,12 @@ def _in_c(live: Live) -> Callable[[Ensure], Ensure] | None:
 
         def _ensure_workspace_size(self: Any, required_bytes: int) -> Any:
             if seen(table, self, required_bytes):
-                return original(self, required_bytes)
+                try:
+                    return original(self, required_bytes)
+                except Exception as error:
+                    known = (self, required_bytes, getframe(depth), error)
+                    guarded(live, "failure", refused, live, *known)
+                    raise
             return other(self, required_bytes)
 
         pose_as(_ensure_workspace_size, CODE_NAME)

@@ -1,7 +1,8 @@
 """The hot path: the wrapper of `WorkspaceManager._ensure_workspace_size`.
 
 A request that was seen before in this phase costs one dict look-up. The key is the caller's
-code object and instruction, the bytes, and the slot where the manager has several. Where the
+code object and instruction, the bytes, and the slot where the manager has several, with the
+manager where several live (`ManagerState.slot_of`). Where the
 request's formula was read from callers or from an object that may be of another class, the
 entry also has the way on which it was made (`slicer.live.way`), and another way is novel.
 All else (shapes, stack, layer, provenance, growth) happens on the novel path. So two shapes
@@ -25,6 +26,7 @@ from wstrace.recorder.hooks import streams
 from wstrace.recorder.hooks.growth import may_grow, try_grow
 from wstrace.recorder.hooks.provenance import every_way, sliced, spec_records, specs_above
 from wstrace.recorder.state.arenas import EMPTY, Arena, arena_of
+from wstrace.recorder.state.attached import INDEX
 from wstrace.recorder.state.counters import Entry, HotKey, Tally
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import frames, identity
@@ -64,7 +66,7 @@ def depth_of_caller(live: Live) -> int:
 
 def wrap_ensure(live: Live, below: int = 0) -> Callable[[Ensure], Ensure]:
     """The maker of the hot wrapper, for `Hooks.wrap`; `below`: wrappers around it."""
-    from torch.compiler import is_compiling, is_dynamo_compiling
+    from torch.compiler import is_dynamo_compiling
 
     getframe, hot, manager = sys._getframe, live.counters.hot, live.manager
     depth = depth_of_caller(live) + below
@@ -72,7 +74,7 @@ def wrap_ensure(live: Live, below: int = 0) -> Callable[[Ensure], Ensure]:
     def make(original: Ensure) -> Ensure:
         def _ensure_workspace_size(self: Any, required_bytes: int) -> Any:
             # Dynamo takes this for true where it traces; half the cost of is_compiling, which
-            # is asked on the novel path.
+            # is asked of what is not hot.
             if is_dynamo_compiling():
                 return original(self, required_bytes)
             index: int | None = None  # where vLLM will say what is wrong with the slot
@@ -102,20 +104,19 @@ def wrap_ensure(live: Live, below: int = 0) -> Callable[[Ensure], Ensure]:
                         entry = entry.taken(frame)
             except Exception:  # a thread's first function has no caller, or there is no slot
                 frame, key, entry = getframe(), None, None
-            if entry is not None:
+            if entry is None:
+                novel = guarded(live, "slot", unseen, live, self, required_bytes, index, key)
+            else:
                 entry.calls += 1
-                return original(self, required_bytes)
-            # is_compiling: an export that runs Python with tensors that hold no bytes.
-            if is_compiling() or guarded(live, "count", live.counters.count_beyond, key):
-                return original(self, required_bytes)
-            novel = NovelRequest(required_bytes, index)
-            guarded(live, "slot", look, live, self, novel)
+                novel = None
             try:
                 result = original(self, required_bytes)
             except BaseException as error:
-                guarded(live, "failure", refused, live, self, novel, frame, error)
+                asked = (self, novel or required_bytes, frame, error)
+                guarded(live, "failure", refused, live, *asked)
                 raise
-            guarded(live, "request", answered, live, self, novel, frame, key)
+            if novel is not None:
+                guarded(live, "request", answered, live, self, novel, frame, key)
             return result
 
         pose_as(_ensure_workspace_size, CODE_NAME)
@@ -155,8 +156,28 @@ class NovelRequest:
     locked: bool = False
 
 
-def look(live: Live, manager: Any, novel: NovelRequest) -> None:
+def unseen(
+    live: Live, manager: Any, required_bytes: int, index: int | None, key: HotKey | None
+) -> NovelRequest | None:
+    """A request that is not hot, before vLLM answers; None: it is not to be looked at."""
+    if _exporting() or guarded(live, "count", live.counters.count_beyond, key):
+        return None
+    novel = NovelRequest(required_bytes, None if index is None else index & INDEX)
+    guarded(live, "slot", look, live, manager, novel)
+    return novel
+
+
+def _exporting() -> bool:
+    """Whether an export runs Python with tensors that hold no bytes."""
+    from torch.compiler import is_compiling
+
+    return bool(is_compiling())
+
+
+def look(live: Live, manager: Any, novel: NovelRequest, grow: bool = True) -> None:
     """Look at the slot before vLLM does, and grow it first where the policy says so.
+
+    `grow` False: vLLM has answered already.
 
     The lock comes last: a request whose arena could not be read (a field was renamed) is not
     one that a locked arena of no bytes was asked for.
@@ -169,7 +190,7 @@ def look(live: Live, manager: Any, novel: NovelRequest) -> None:
     novel.slot = slot_at(manager, index)
     novel.arena = arena_of(tensor_at(manager, index))
     novel.locked = is_locked(manager)
-    if novel.bytes > novel.arena.bytes and may_grow(live, manager):
+    if grow and novel.bytes > novel.arena.bytes and may_grow(live, manager):
         kept = try_grow(live, manager, index, novel.bytes)
         novel.forced, novel.kept_bytes = kept is not None, kept or 0
 
@@ -179,11 +200,13 @@ def answered(
 ) -> None:
     """Record what is new about a request that vLLM answered."""
     with live.counters.lock:
+        live.arenas.turn_to(manager)
         caller = asker(live, frame)
         hot_code = frame.f_code
         if key is None:
             hot_code = caller.f_code
-            key = (id(caller.f_code), caller.f_lasti, novel.bytes, novel.index)
+            slot = live.manager.key_of(manager, novel.index)
+            key = (id(caller.f_code), caller.f_lasti, novel.bytes, slot)
             known_entry = live.counters.hot.get(key)
             if known_entry is not None:
                 known_entry.calls += 1
@@ -419,13 +442,23 @@ def _write_growths(live: Live, manager: Any, novel: NovelRequest, site: int) -> 
 
 
 def refused(
-    live: Live, manager: Any, novel: NovelRequest, frame: FrameType, error: BaseException
+    live: Live, manager: Any, asked: NovelRequest | int, frame: FrameType, error: BaseException
 ) -> None:
     """vLLM raised: write the request, then the failure, before the error goes on.
 
-    The failure is written whatever the rest does, without its site where none can be made.
+    `asked`: only the bytes of a request that was known to fit, and has to be looked at now. The
+    failure is written whatever the rest does, without its site where none can be made.
     """
+    novel = asked if isinstance(asked, NovelRequest) else NovelRequest(asked, None)
+    if novel is not asked:
+        if not isinstance(error, Exception) or guarded(
+            live, "export", _exporting
+        ):  # a signal's is no refusal
+            return
+        novel.index = guarded(live, "slot", live.manager.index_of, manager)
+        guarded(live, "slot", look, live, manager, novel, False)
     with live.counters.lock:
+        guarded(live, "arena", live.arenas.turn_to, manager)
         failure = Failure(
             kind="arena" if isinstance(error, AssertionError) else "memory",
             slot=novel.slot,

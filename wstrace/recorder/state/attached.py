@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from wstrace.recorder.vllm_state import workspace
 from wstrace.recorder.vllm_state.config_limits import limits_now, read_limits
 from wstrace.trace.records import Limit, Ranks
+
+INDEX_BITS: Final = 16
+INDEX: Final = (1 << INDEX_BITS) - 1
+"""The bits of `ManagerState.slot_of` that are the slot."""
 
 
 @dataclass
@@ -43,7 +47,8 @@ class WorkerState:
 class ManagerState:
     """The manager that answers, None where there is none, and what its class is like.
 
-    `slot_of` reads the slot of the calling thread, None where there is only one. `ensure` is
+    `slot_of` reads the slot of the calling thread, None where there is only one; where several
+    managers live, the manager's number stands above the bits of INDEX. `ensure` is
     vLLM's own method. `reserve_mark` says for which manager and limits the reserve
     was applied last, None where it must be again.
     """
@@ -53,6 +58,7 @@ class ManagerState:
     ensure: Any = None
     resizes_all_ubatches: bool = False
     reserve_mark: Any = None
+    _id_of: Callable[[Any], int] | None = None
 
     def found(self, ensure: Any) -> None:
         """vLLM's class was found, not wrapped yet."""
@@ -64,6 +70,26 @@ class ManagerState:
         self.current = manager
         several = workspace.num_slots(manager) > 1
         self.slot_of = workspace.slot_reader(manager) if several else None
+        self._id_of = None
+
+    def tell_apart(self, id_of: Callable[[Any], int]) -> None:
+        """Several managers live: what one of them answered is not known of another."""
+        self._id_of = id_of
+
+        def slot_of(manager: Any) -> int:
+            return id_of(manager) << INDEX_BITS | workspace.slot_index(manager)
+
+        self.slot_of = slot_of
+
+    def index_of(self, manager: Any) -> int:
+        """The calling thread's slot."""
+        return 0 if self.slot_of is None else self.slot_of(manager) & INDEX
+
+    def key_of(self, manager: Any, index: int | None) -> int | None:
+        """What `slot_of` says of this manager's slot `index`."""
+        if self._id_of is None or index is None:
+            return index
+        return self._id_of(manager) << INDEX_BITS | index
 
     def dropped(self) -> None:
         """vLLM dropped the manager, and its arenas with it as far as nobody holds a view."""
