@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -32,7 +35,7 @@ def write_output(
                 f"{target} is part of a trace and is not overwritten.", "Choose another -o."
             )
         if target.exists() and not (target.is_file() or target.is_dir()):
-            with target.open("wb") as file:
+            with open(target, "wb", opener=_opened_at_once) as file:
                 file.writelines(data)
             return
         if (target.exists() or target.is_symlink()) and not force:
@@ -44,6 +47,36 @@ def write_output(
         raise WstraceError(
             f"Cannot write {target}: {error.strerror}.", "Give a folder that can be written."
         ) from error
+
+
+def _opened_at_once(path: str, flags: int) -> int:
+    """Opening a FIFO waits until somebody reads it: WstraceError where nobody does."""
+    try:
+        handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode):
+            raise WstraceError(
+                f"Cannot write {path}: it is a FIFO that nobody reads.",
+                "Start its reader first, or name a file with -o.",
+            ) from error
+        raise
+    os.set_blocking(handle, True)
+    return handle
+
+
+def open_above(path: Path | str, flags: int, mode: int = 0o666) -> int:
+    """As os.open, with a descriptor above 2.
+
+    Where a daemon closed its standard streams the next file gets their number, and with it
+    what anybody prints.
+    """
+    handle = os.open(path, flags | os.O_CLOEXEC, mode)
+    if handle > 2:
+        return handle
+    try:
+        return fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(handle)
 
 
 def _is_of_a_trace(target: Path) -> bool:
@@ -96,7 +129,7 @@ def user_cache() -> Path:
 
 def write_whole(data: bytes | Iterable[bytes], target: Path, mode: int = 0o644) -> None:
     """`data` as a file that appears whole or not at all. Raises OSError."""
-    with replacing(target, mode) as part, part.open("wb") as file:
+    with replacing(target, mode) as part, open(part, "wb", opener=open_above) as file:
         file.writelines([data] if isinstance(data, bytes) else data)
 
 

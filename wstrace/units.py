@@ -48,6 +48,12 @@ def whole_number(text: str) -> int | None:
     return -size if match[1] else size
 
 
+def count_of(text: str) -> int | None:
+    """A number of plain digits, as of ports and counts; None for all else, and for more than 20
+    digits: Python reads no more than 4,300."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
 def human(size: int | None) -> str:
     """`9.94 MiB` for 10420224; a dash for None."""
     if size is None:

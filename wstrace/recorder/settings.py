@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
 from wstrace.errors import WstraceError
-from wstrace.units import parse_bytes
+from wstrace.units import count_of, parse_bytes
 
 GrowthPolicy = Literal["raise", "grow"]
 ReservePolicy = Literal["fail", "skip"]
@@ -20,6 +20,8 @@ ReservePolicy = Literal["fail", "skip"]
 T = TypeVar("T")
 
 MAX_KEYS = 20_000
+MOST_SHOWN = 200
+"""Characters of a setting that is not understood, where it is told."""
 OFF = ("", "0", "false", "no", "off")
 PREFIXES = ("WSTRACE_", "VLLM_WSTRACE_")
 """How the variables begin; of two that say the same thing the first counts."""
@@ -102,7 +104,8 @@ class _Asked:
         text = self.text(name).strip()
         found = reads(text) if text else None
         if text and found is None:
-            self.wrong.append(f"WSTRACE_{name}={text!r} is {kind}")
+            shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+            self.wrong.append(f"WSTRACE_{name}={shown!r} is {kind}")
         return found
 
     def choice(self, name: str, *allowed: str) -> str:
@@ -122,7 +125,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     guard = asked.switch("GUARD")
     growth = asked.choice("ON_GROWTH", "raise", "grow")
     no_size = "no size: write it as 2GiB, 512MiB or in bytes"
-    keys = asked.read("MAX_KEYS", _count, "no number")
+    keys = asked.read("MAX_KEYS", count_of, "no number")
     return Settings(
         directory=asked.text("DIR") or None,
         run=asked.text("RUN", "unnamed"),
@@ -157,7 +160,3 @@ def _size(text: str) -> int | None:
         return parse_bytes(text)
     except WstraceError:
         return None
-
-
-def _count(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,21 @@ from wstrace.trace.reader import load
 def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    read: list[bytes] = []
-    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
-    reader.start()
-    write_output("hello", pipe)
-    reader.join()
-    assert (read, pipe.is_fifo()) == ([b"hello"], True)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_output("hello", pipe)
+        assert (os.read(reader, 99), pipe.is_fifo()) == (b"hello", True)
+    finally:
+        os.close(reader)
     assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_pipe_that_nobody_reads_is_told_at_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(WstraceError, match="a FIFO that nobody reads") as told:
+        write_output("hello", pipe)
+    assert (told.value.exit_code, list(tmp_path.iterdir())) == (2, [pipe])
 
 
 def test_a_full_device_is_an_error() -> None:

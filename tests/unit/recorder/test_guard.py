@@ -52,6 +52,7 @@ def test_the_guard_is_off(text: str) -> None:
         ("ON_GROWTH", "allow"),
         ("RESERVE_POLICY", "Skip"),
         ("MAX_KEYS", "many"),
+        *((name, "9" * 150) for name in ("MAX_KEYS", "MAX_RESERVE", "GUARD_MAX", "WARN_AT")),
     ],
 )
 def test_what_is_not_understood_is_kept_to_be_told_and_changes_nothing(
@@ -60,6 +61,14 @@ def test_what_is_not_understood_is_kept_to_be_told_and_changes_nothing(
     settings = read_settings({f"WSTRACE_{name}": text})
     (told,) = settings.not_understood
     assert told.startswith(f"WSTRACE_{name}='{text}' is n")
+    assert replace(settings, not_understood=()) == read_settings({})
+
+
+@pytest.mark.parametrize("name", ["MAX_KEYS", "MAX_RESERVE", "GUARD_MAX", "WARN_AT"])
+def test_a_number_of_more_digits_than_python_reads_is_cut_where_it_is_told(name: str) -> None:
+    settings = read_settings({f"WSTRACE_{name}": "9" * 5000})
+    (told,) = settings.not_understood
+    assert told.startswith(f"WSTRACE_{name}='{'9' * 200}...' is no ")
     assert replace(settings, not_understood=()) == read_settings({})
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from wstrace.errors import WstraceError
+from wstrace.files import open_above
 from wstrace.recorder.hooks.requests import whole
 from wstrace.recorder.record import make_trace_folder
 from wstrace.recorder.settings import Settings
@@ -252,7 +253,7 @@ def test_a_deleted_folder_is_told_on_stderr(
     assert capfd.readouterr().err.count("cannot write the trace") == 1
 
 
-@pytest.mark.parametrize("text", [np.int64(3), "\udc80"])
+@pytest.mark.parametrize("text", [np.int64(3), object()])
 def test_a_record_that_is_no_json_is_lost_alone_and_said(tmp_path: Path, text: object) -> None:
     output = TraceOutput(Settings(str(tmp_path), "run1"))
     output.write_worker(WorkerInit(ranks=Ranks(), world=Ranks(), limits={}))
@@ -302,3 +303,56 @@ def test_a_run_with_a_usual_id_has_it_in_its_files_name() -> None:
     assert writer_module.new_file_name("20260516T101500Z-1a2b3c4d").startswith(
         "20260516T101500Z-1a2b3c4d."
     )
+
+
+DAEMON = """
+import os, sys
+from wstrace.recorder.state.writer import TraceWriter
+from wstrace.trace.records import FORMAT, Header, Note
+os.close(1)
+os.close(2)
+header = Header(format=FORMAT, run="run1", wstrace="0")
+writer = TraceWriter(sys.argv[1], "run1", lambda: header)
+writer.write(Note(text="one"))
+for stream in (1, 2):
+    try:
+        os.write(stream, b"a prompt")
+    except OSError:
+        pass
+writer._reopen()
+writer.write(Note(text="two"))
+"""
+
+
+def test_what_a_daemon_prints_is_not_in_its_trace(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", DAEMON, str(tmp_path)], check=True, timeout=60)
+    (process,) = load(tmp_path).processes
+    assert [r.text for r in process.records if isinstance(r, Note)] == ["one", "two"]
+    assert len(process.path.read_text().splitlines()) == 3
+
+
+def test_a_file_that_appears_whole_is_above_the_standard_streams(tmp_path: Path) -> None:
+    saved = os.dup(1)
+    os.close(1)
+    try:
+        handle = open_above(tmp_path / "x", os.O_WRONLY | os.O_CREAT)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.write(1, b"a prompt")
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+    os.write(handle, b"ours")
+    assert (handle > 2, os.get_inheritable(handle)) == (True, False)
+    os.close(handle)
+    assert (tmp_path / "x").read_bytes() == b"ours"
+
+
+def test_a_text_of_any_record_that_is_no_utf8_is_spelt(tmp_path: Path) -> None:
+    odd = "caf\udce9"
+    header = Header(format=FORMAT, run="run1", wstrace="0", role=odd, reserve=odd)
+    writer = TraceWriter(str(tmp_path), "run1", lambda: header)
+    writer.write(Note(text=odd))
+    writer.write(Note(text="after"))
+    (process,) = load(tmp_path).processes
+    assert (process.header.role, process.header.reserve) == ("caf\\udce9", "caf\\udce9")
+    assert [r.text for r in process.records if isinstance(r, Note)] == ["caf\\udce9", "after"]

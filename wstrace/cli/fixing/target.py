@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from wstrace.errors import WstraceError
 from wstrace.exercise.client import KEY_VARIABLE, Client
+from wstrace.units import count_of
 from wstrace.vllm.command_line import config_words, option, with_config
 
 # vLLM 0.13.0 to 0.33.0: `vllm serve` listens on all addresses, port 8000, unless told.
@@ -62,8 +63,10 @@ def target_of(cmd: Sequence[str], url: str | None) -> Target:
     if url is not None:
         return Target(url, key)
     port = option(words, "--port") or str(PORT)
-    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise WstraceError(f"The command's --port is {port}.", "Give a number, 1 to 65535.")
+    if not 0 < (count_of(port) or 0) < 1 << 16:
+        raise WstraceError(
+            f"The command's --port is {port[:40]}.", "Give a number, 1 to 65535."
+        )
     host = option(words, "--host") or ""
     named = "127.0.0.1" if host in EVERYWHERE else f"[{host}]" if ":" in host else host
     scheme = "https" if option(words, "--ssl-certfile") else "http"

@@ -23,6 +23,7 @@ from wstrace.findings.analysed_run import load_run
 from wstrace.plain_files import read_plain
 from wstrace.recorder.state.guard_file import files_of_ranks
 from wstrace.report.export.prometheus import Families, families
+from wstrace.units import count_of
 
 SHARE: Final = 10
 """The part of the time that goes into analysing: one in so many."""
@@ -36,12 +37,13 @@ def address_of(text: str) -> tuple[str, int]:
     Raises WstraceError for anything else.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
+    number = count_of(port)
+    if not colon or number is None or number >= 1 << 16:
         raise WstraceError(
             f"Not an address to serve metrics at: {text!r}.",
             "Write it as :9464 or 127.0.0.1:9464.",
         )
-    return host.strip("[]") or "0.0.0.0", int(port)
+    return host.strip("[]") or "0.0.0.0", number
 
 
 class MetricsServer:

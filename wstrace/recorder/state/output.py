@@ -123,7 +123,7 @@ class TraceOutput:
             pid=os.getpid(),
             role=_process_role(),
             wall_ns=time.time_ns(),
-            argv=redact_argv([_utf8(argument) for argument in sys.argv]),
+            argv=redact_argv(sys.argv),
             on_growth=settings.on_growth,
             reserve=os.path.basename(settings.reserve) if settings.reserve else None,
         )
@@ -133,11 +133,6 @@ class TraceOutput:
             self.writer.write(msgspec.structs.replace(record))
         for site in self._sites.values():
             self.writer.write(site)
-
-
-def _utf8(argument: str) -> str:
-    """An argument whose bytes are no UTF-8 has surrogates, which JSON does not."""
-    return argument.encode("utf-8", "backslashreplace").decode()
 
 
 def _process_role() -> str:

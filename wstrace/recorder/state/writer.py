@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from wstrace.file_names import process_file
+from wstrace.files import open_above
 from wstrace.trace.records import AnyRecord, Failure, Header, Record
 
 LAST_WORD = 240  # bytes of the header's `lost`
@@ -93,13 +94,15 @@ class TraceWriter:
         self._fd = None
 
     def _line(self, record: Record) -> bytes:
+        """A layer may ask for more than 64 bits can say, and a text of the system's (a file
+        name, a process title) may be no UTF-8: such a record is made fit."""
         record.ns = time.monotonic_ns()
         try:
-            line = self._encode(record)
             try:
+                line = self._encode(record)
                 self._read(line)
-            except msgspec.ValidationError:  # a layer asked for more than 64 bits can say
-                line = self._encode(within_64_bits(msgspec.to_builtins(record)))
+            except (msgspec.ValidationError, UnicodeEncodeError):
+                line = self._encode(as_json_holds(msgspec.to_builtins(record)))
             return line + b"\n"
         except Exception as error:
             raise UnwritableError(str(error)) from error
@@ -115,14 +118,17 @@ class TraceWriter:
         assert self._directory is not None
         self._pid = os.getpid()
         before, self.path = self.path, Path(self._directory) / new_file_name(self._run)
-        self._fd = os.open(self.path, _FLAGS, 0o600)
+        self._fd = open_above(self.path, _FLAGS, 0o600)
         self._file = _identity(self._fd)
         header = self._header()
         header.parent = before.name if before is not None else None
         header.lost = earlier.ljust(LAST_WORD)[:LAST_WORD]
-        header.ns = time.monotonic_ns()
-        self._put(self._encode(header) + b"\n")
-        self._room_at = self._encode(header).index(b'"lost":"') + len('"lost":"')
+        try:
+            line = self._line(header)
+        except UnwritableError as error:  # without it the file is none
+            raise OSError(str(error)) from error
+        self._put(line)
+        self._room_at = line.index(b'"lost":"') + len('"lost":"')
         for callback in self.on_open:
             callback()
 
@@ -143,7 +149,7 @@ class TraceWriter:
         """Go on in the same file by its name; in a new one where that is gone."""
         assert self.path is not None
         try:
-            handle = os.open(
+            handle = open_above(
                 self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
             )
         except FileNotFoundError:
@@ -180,7 +186,7 @@ class TraceWriter:
         plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
         plain = plain.replace('"', "'").replace("\\", "/")[:LAST_WORD]
         try:
-            handle = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            handle = open_above(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 if _identity(handle) != self._file:
                     return False
@@ -203,16 +209,19 @@ def _identity(handle: int) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def within_64_bits(value: Any) -> Any:
-    """Plain JSON data with each larger number as the largest that a record may have.
+def as_json_holds(value: Any) -> Any:
+    """Plain JSON data with each larger number as the largest that a record may have, and each
+    surrogate, which JSON does not have, spelt.
 
     A layer can ask for any number of bytes, 2**64 for a shape that PyTorch then refuses: what
     vLLM says of it stands beside it in the failure's text.
     """
     if isinstance(value, dict):
-        return {key: within_64_bits(one) for key, one in value.items()}
+        return {as_json_holds(key): as_json_holds(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [within_64_bits(one) for one in value]
+        return [as_json_holds(one) for one in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, int) and not isinstance(value, bool):
         return min(max(value, -(2**63)), 2**63 - 1)
     return value

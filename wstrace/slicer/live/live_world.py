@@ -19,6 +19,7 @@ from wstrace.slicer.live.objects import MISSING, Objects, class_attribute, store
 from wstrace.slicer.scope import Evaluation, Scope
 from wstrace.slicer.syntax import CodePoint, function_source
 from wstrace.slicer.values import BoundMethod, Index, Literal, Obj, Parent, Stop, Tensor, Value
+from wstrace.units import count_of
 
 # PyTorch 2.13: where torch.nn.Module keeps hooks, which may change a call's arguments.
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
@@ -146,7 +147,7 @@ class LiveWorld:
     def environment(self, name: str, where: str) -> Value:
         """vllm.envs computes its values on demand: only the variable itself is read."""
         text = os.environ.get(name, "")
-        value = int(text) if text.isdecimal() else None
+        value = count_of(text)
         return self.ledger.leaf(
             ("env", name), name, "constant", value, None, f"envs.{name}", where
         )
