@@ -1,7 +1,7 @@
 """What vLLM's own code carries to the workers of its Ray executors, read there by the plugin.
 
-The executors themselves refuse a CPU platform (`ray_device_key` is empty); here their
-functions choose the variables and a Ray actor on the second node takes them.
+Their functions choose the variables and a Ray actor on the second node takes them; the
+executors themselves are in test_ray_executors.py.
 """
 
 from __future__ import annotations
