@@ -11,7 +11,7 @@ import torch
 
 from tests.matrix.harness import MIB, ask, recorded, workspace
 from tests.matrix.kit import Facts, Kit, scenario
-from wstrace.recorder.wrapping import MARK
+from wstrace.recorder.wrapping import original_of
 
 ROWS = 16
 
@@ -67,7 +67,7 @@ def every_way() -> Facts:
     facts = {"fullgraph": compiled(True), "with breaks": compiled(False)}
     with fixed_lane():
         facts["fixed lane"] = compiled(True)
-    return facts | {"wrapped": hasattr(manager._ensure_workspace_size, MARK)}
+    return facts | {"wrapped": original_of(type(manager)._ensure_workspace_size) is not None}
 
 
 @scenario

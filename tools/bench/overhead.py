@@ -46,7 +46,7 @@ from wstrace.recorder.hooks.manager import hook_manager
 from wstrace.recorder.hooks.native import wrap_seen
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
-from wstrace.recorder.wrapping import MARK
+from wstrace.recorder.wrapping import original_of
 
 BEGIN, END = "<!-- made by scripts/bench overhead -->", "<!-- end -->"
 BEGIN_PEERS = "<!-- peers, made by scripts/bench overhead -->"
@@ -300,7 +300,7 @@ def in_c(live: Live, module: Any, pairs: int, calls: int) -> list[Row]:
     second.manager = live.manager
     owner = module.WorkspaceManager
     python = owner._ensure_workspace_size
-    native = wrap_seen(second)(getattr(python, MARK))
+    native = wrap_seen(second)(original_of(python))
     if second.counters.table is None:
         return []
     import torch
@@ -315,10 +315,10 @@ def in_c(live: Live, module: Any, pairs: int, calls: int) -> list[Row]:
             for side in order[number % 3 :] + order[: number % 3]:
                 with detached(live):
                     owner._ensure_workspace_size = {"Python": python, "C": native}.get(
-                        side, getattr(python, MARK)
+                        side, original_of(python)
                     )
                     sides[side].append(run(calls))
-                    owner._ensure_workspace_size = getattr(python, MARK)
+                    owner._ensure_workspace_size = original_of(python)
         rows += [Row(f"{name}, {side}", sides[""], sides[side]) for side in ("Python", "C")]
     second.output.writer.close()
     return rows

@@ -102,8 +102,28 @@ def _open_door(live: Live, module: ModuleType) -> None:
     owner = getattr(module, methods.DOOR.owner, None)
     if not isinstance(owner, type):
         _no_door(live, f"no class {methods.DOOR.owner} in {WORKER_MODULE}")
-    elif not live.hooks.wrap(owner, methods.DOOR, _init_device(live)):
+        return
+    door = _init_device(live)
+    if not live.hooks.wrap(owner, methods.DOOR, door):
         guarded(live, "door", live.output.write_waiting)
+    for copied in _with_a_door(owner):
+        live.hooks.wrap(copied, methods.DOOR, door)
+
+
+def _with_a_door(owner: type) -> list[type]:
+    """Subclasses, of any depth, that have the door's method themselves.
+
+    Ray gives an actor's class its own wrapper around each inherited method, made before this
+    plugin is loaded: vLLM's older Ray executor (RayWorkerWrapper) never calls the base class's
+    attribute.
+    """
+    found: list[type] = []
+    subclasses: list[type] = owner.__subclasses__()
+    for sub in subclasses:
+        if methods.DOOR.name in vars(sub):
+            found.append(sub)
+        found += _with_a_door(sub)
+    return found
 
 
 def _no_door(live: Live, why: str) -> None:
@@ -119,13 +139,21 @@ def _look_for_door(live: Live) -> None:
 
 
 def _init_device(live: Live) -> Maker:
+    inside: set[int] = set()  # a subclass's own method may call the base class's
+
     def make(original: Method) -> Method:
         @functools.wraps(original)
         def init_device(self: Any, *args: Any, **kwargs: Any) -> Any:
-            guarded(live, "before init_device", _before_init_device, live, self)
-            result = original(self, *args, **kwargs)
-            guarded(live, "after init_device", _after_init_device, live, self)
-            return result
+            if id(self) in inside:
+                return original(self, *args, **kwargs)
+            inside.add(id(self))
+            try:
+                guarded(live, "before init_device", _before_init_device, live, self)
+                result = original(self, *args, **kwargs)
+                guarded(live, "after init_device", _after_init_device, live, self)
+                return result
+            finally:
+                inside.discard(id(self))
 
         return init_device
 

@@ -8,14 +8,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from wstrace.trace.records import Hook
 from wstrace.versions import UNKNOWN, Release
 from wstrace.vllm.methods import Known
 
 Function = Callable[..., Any]
-MARK = "__wstrace_original__"
+_ORIGINALS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""The wrappers of this process and what they stand for. A mark on the function would not do:
+`functools.wraps` copies it, and Ray sends such a copy to the process of a worker, where
+nothing is wrapped yet."""
 
 
 @dataclass
@@ -33,6 +38,18 @@ class _Patch:
             setattr(self.owner, self.name, self.original)
         else:
             delattr(self.owner, self.name)
+
+
+def original_of(function: Any) -> Any:
+    """What the wrapper of this process stands for that is in `function`, below others'
+    wrappers too; None where there is none."""
+    seen: set[int] = set()
+    while isinstance(function, FunctionType) and id(function) not in seen:
+        if function in _ORIGINALS:
+            return _ORIGINALS[function]
+        seen.add(id(function))
+        function = vars(function).get("__wrapped__")
+    return None
 
 
 @dataclass
@@ -55,7 +72,7 @@ class Hooks:
         """
         label = f"{owner.__name__.rpartition('.')[2]}.{known.name}"
         original = inspect.getattr_static(owner, known.name, None)
-        if getattr(original, MARK, None) is not None:
+        if original_of(original) is not None:
             return True
         why = known.misfit(original)
         if why:
@@ -63,7 +80,7 @@ class Hooks:
                 self.stand_down(label, why)
             return False
         wrapper = make(original)
-        setattr(wrapper, MARK, original)
+        _ORIGINALS[wrapper] = original
         own = known.name in vars(owner)
         try:
             setattr(owner, known.name, wrapper)

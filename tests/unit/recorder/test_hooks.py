@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -226,3 +227,65 @@ def test_a_worker_whose_vllm_has_no_workspace_module_still_starts(
         assert "no module" in live.hooks.states["WorkspaceManager"].why
     finally:
         uninstall()
+
+
+def _sent_by_ray(function: Any) -> Any:
+    """What Ray's actor classes have for a method: a wrapper with the attributes of a driver's
+    wrapper, in a process where `function` is vLLM's own again."""
+
+    @functools.wraps(function)
+    def _resume_span(self: Any, *args: Any, _ray_trace_ctx: Any = None, **kwargs: Any) -> Any:
+        return function(self, *args, **kwargs)
+
+    vars(_resume_span)["__wstrace_original__"] = function
+    return _resume_span
+
+
+def test_the_door_of_an_actors_class_is_found_and_passed_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class WorkerWrapperBase:
+        worker = Owner()
+
+        def init_device(self) -> str:
+            return "started"
+
+    class RayWorkerWrapper(WorkerWrapperBase):
+        pass
+
+    class Actor(RayWorkerWrapper):
+        init_device = _sent_by_ray(WorkerWrapperBase.init_device)
+
+    class Own(WorkerWrapperBase):
+        def init_device(self) -> str:
+            return super().init_device()
+
+    passed: list[Any] = []
+    monkeypatch.setattr(
+        "wstrace.recorder.install._before_init_device", lambda live, door: passed.append(door)
+    )
+    monkeypatch.setattr("wstrace.recorder.install._after_init_device", lambda live, door: None)
+    _door_module(monkeypatch, WorkerWrapperBase)
+    doors = [Actor(), Own(), RayWorkerWrapper()]
+    try:
+        install(Settings(str(tmp_path), "run"))
+        assert [door.init_device() for door in doors] == ["started"] * 3
+    finally:
+        uninstall()
+    assert passed == doors
+    assert [door.init_device() for door in doors] == ["started"] * 3
+    assert passed == doors
+
+
+def test_a_wrapper_below_somebody_elses_is_not_wrapped_again(hooks: Hooks) -> None:
+    hooks.wrap(Owner, EXACT, twice)
+    ours = vars(Owner)["method"]
+
+    @functools.wraps(ours)
+    def theirs(self: Owner, size: int) -> Any:
+        return ours(self, size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Owner, "method", theirs)
+        assert hooks.wrap(Owner, EXACT, twice)
+        assert Owner().method(3) == 6
