@@ -104,19 +104,21 @@ def wrap_ensure(live: Live, below: int = 0) -> Callable[[Ensure], Ensure]:
                         entry = entry.taken(frame)
             except Exception:  # a thread's first function has no caller, or there is no slot
                 frame, key, entry = getframe(), None, None
-            if entry is None:
-                novel = guarded(live, "slot", unseen, live, self, required_bytes, index, key)
-            else:
+            if entry is not None:
                 entry.calls += 1
-                novel = None
+                try:  # costs nothing where nothing is raised
+                    return original(self, required_bytes)
+                except BaseException as error:
+                    guarded(live, "failure", refused, live, self, required_bytes, frame, error)
+                    raise
+            novel = guarded(live, "slot", unseen, live, self, required_bytes, index, key)
             try:
                 result = original(self, required_bytes)
             except BaseException as error:
                 asked = (self, novel or required_bytes, frame, error)
                 guarded(live, "failure", refused, live, *asked)
                 raise
-            if novel is not None:
-                guarded(live, "request", answered, live, self, novel, frame, key)
+            _ = novel and guarded(live, "request", answered, live, self, novel, frame, key)
             return result
 
         pose_as(_ensure_workspace_size, CODE_NAME)
