@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from wstrace.ci_commands import harmless
+
 FOUND: Final = 1
 """What a command looks for is there, or what it should do failed: its help says which."""
 USAGE: Final = 2
@@ -24,8 +26,9 @@ def shell_code(code: int) -> int:
 
 
 def one_line(text: str) -> str:
-    """`text` as one line: a line break or a control character (in a file name) is spelt."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    """`text` as one line: a line break, a control character (in a file name) and what starts a
+    CI system's command are spelt."""
+    return harmless("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
 
 def with_stop(text: str) -> str:
@@ -48,12 +51,17 @@ class WstraceError(Exception):
     """A mistake in what wstrace was given. The CLI prints it as two lines and exits.
 
     `message` says what is wrong, `hint` what to do about it. `exit_code` is 2 (usage,
-    unreadable input) unless the contract of a command says otherwise.
+    unreadable input) unless the contract of a command says otherwise. Both may quote what was
+    read (a decoder's error does): secrets go here, since an error also becomes a row, a doubt
+    or a Python exception.
     """
 
     exit_code = USAGE
 
     def __init__(self, message: str, hint: str) -> None:
+        from wstrace.trace.redact import redact_text
+
+        message, hint = redact_text(message), redact_text(hint)
         super().__init__(f"{message}\n{hint}")
         self.message = message
         self.hint = hint

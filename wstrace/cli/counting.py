@@ -16,20 +16,20 @@ def counting() -> Iterator[Tell]:
     if not sys.stderr.isatty():
         yield lambda what, number, total: None
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
         Progress,
-        TextColumn,
         TimeRemainingColumn,
     )
 
+    from wstrace.report.console import plain_console, plain_description
+
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        plain_description(), BarColumn(), MofNCompleteColumn(),
         TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=plain_console(stderr=True), transient=True) as progress:
         tasks: dict[str, int] = {}
 
         def tell(what: str, number: int, total: int | None) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from wstrace.cli.fixing.loop import GROWN, RESERVE, VERIFIED
 from wstrace.errors import WstraceError
@@ -48,15 +48,16 @@ class Demo:
     started: float = field(default_factory=time.monotonic)
     failed: list[str] = field(default_factory=list)
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, style: str = "") -> None:
         """A step, with the seconds since the start."""
         seconds = time.monotonic() - self.started
-        self.console.print(f"[bold]\\[{seconds:5.1f} s][/bold] {text}", highlight=False)
+        clock = (f"[{seconds:5.1f} s]", "bold")
+        self.console.print(Text.assemble(clock, " ", (text, style)))
 
     def show(self, text: str) -> None:
         """Output of a command, indented."""
         for line in text.rstrip().splitlines():
-            self.console.print(f"    {line}", markup=False, highlight=False, soft_wrap=True)
+            self.console.print(f"    {line}", soft_wrap=True)
 
     def expect(self, what: str, found: object, wanted: object) -> None:
         """Check a step of the demo; a surprise makes the demo exit 1 at its end."""
@@ -64,7 +65,7 @@ class Demo:
             self.say(f"{what}: {found}")
         else:
             self.failed.append(f"{what}: {found}, expected {wanted}")
-            self.say(f"[red]{what}: {found}, expected {wanted}[/red]")
+            self.say(f"{what}: {found}, expected {wanted}", "red")
 
 
 def require_engine() -> None:
@@ -153,7 +154,7 @@ def _follow_fix(demo: Demo, fixing: subprocess.Popen[str]) -> None:
         return
     demo.say("What the reserve says, of the site that decides it:")
     demo.show(excerpt((folder / RESERVE).read_text()))
-    demo.say(f"The whole file, with its reasons: {escape(str(folder / RESERVE))}")
+    demo.say(f"The whole file, with its reasons: {folder / RESERVE}")
     found = len(load_run(folder / GROWN).escapes)
     demo.expect("escapes found with growth allowed, one of them behind the crash", found, 2)
     code = _wstrace(demo, "gate", str(folder / VERIFIED), lines=1)
@@ -162,7 +163,7 @@ def _follow_fix(demo: Demo, fixing: subprocess.Popen[str]) -> None:
 
 def _wstrace(demo: Demo, *arguments: str, lines: int = 12) -> int:
     """Run a wstrace command as a user would, and show the first lines of its output."""
-    demo.say(f"$ wstrace {escape(shlex.join(arguments))}")
+    demo.say(f"$ wstrace {shlex.join(arguments)}")
     done = subprocess.run(
         [*WSTRACE, *arguments],
         capture_output=True,

@@ -55,10 +55,11 @@ def _read(
     total = sum(_size(path) for path in paths)
     if total < WORTH_A_BAR or not sys.stderr.isatty():
         return [load_run(p, run, allow_unlocked=allow_unlocked, whole=whole) for p in paths]
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    from wstrace.report.console import plain_console
+
+    with Progress(console=plain_console(stderr=True), transient=True) as progress:
         task = progress.add_task("Reading", total=total)
         return [
             load_run(

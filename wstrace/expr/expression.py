@@ -99,6 +99,9 @@ def _python(flat: str, indent: int) -> ast.expr:
 
 
 def _refuse(text: str, position: int, why: str) -> NoReturn:
+    from wstrace.trace.redact import redact_text
+
+    text = redact_text(text)  # before the cut, which would hide a secret from the patterns only
     shown = text if len(text) <= 60 else text[:57] + "..."
     raise FormulaError(f"{why} (at character {position + 1} of '{shown}')", _ALLOWED, position)
 

@@ -17,6 +17,7 @@ from wstrace.errors import WstraceError, one_line
 from wstrace.fleet.found_files import files_of, kind_of
 from wstrace.gather.ray_cluster import connected, nodes, on_node
 from wstrace.plain_files import open_plain
+from wstrace.trace.cleaning import clean_text
 
 PIECE: Final = 8 << 20
 RAY: Final = "ray:"
@@ -146,7 +147,7 @@ class RayNodes:
             try:
                 found, wrong = on_node(self._ray, node, _list, self._folder)
             except OSError as error:
-                self.wrong.append(one_line(f"{host}: {error}"))
+                self.wrong.append(clean_text(f"{host}: {error}"))
                 continue
             self.wrong += [f"{host}: {told}" for told in wrong]
             for path, size, mark in found:

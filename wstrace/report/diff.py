@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from rich.console import Console
-
 from wstrace.findings.analysed_run import AnalysedRun
+from wstrace.report.console import plain_console
 from wstrace.report.finding_text import OUTGREW, REPLAYED, slot_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
@@ -82,7 +81,7 @@ def as_json(rows: Sequence[Row], runs: Sequence[AnalysedRun]) -> str:
 def print_rows(rows: Sequence[Row], runs: Sequence[AnalysedRun]) -> None:
     """The verdict of each run and a table, on stdout."""
     single = len(runs) == 1
-    console = Console(highlight=False, markup=False)
+    console = plain_console()
     for name, run in zip(("",) if single else ("run A: ", "run B: "), runs, strict=True):
         console.print(f"{name}{sentence(run)}", soft_wrap=True)
     console.print()

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wstrace.report.console import plain_console
 from wstrace.report.fleet_rows import (
     TableCell,
     arena_rows,
@@ -35,7 +36,7 @@ MOST: Final = 12
 def render_fleet(fleet: Fleet, width: int = 100) -> str:
     """The fleet as plain text of a given width."""
     out = StringIO()
-    print_fleet(fleet, Console(file=out, width=width, no_color=True, highlight=False))
+    print_fleet(fleet, plain_console(file=out, width=width, no_color=True))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

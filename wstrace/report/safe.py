@@ -1,4 +1,5 @@
-"""Names from a trace made safe to show: no secrets, no control characters, no endless lines.
+"""Names from a trace made safe to show: no secrets, no control characters, no command of a CI
+system, no endless lines.
 
 Markup is not escaped here: each format does that in its own way.
 """
@@ -9,6 +10,7 @@ import unicodedata
 from functools import lru_cache
 from typing import Final
 
+from wstrace.ci_commands import harmless
 from wstrace.trace.redact import redact_text
 
 LONGEST: Final = 160
@@ -18,13 +20,14 @@ _HIDDEN: Final = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
 
 @lru_cache(maxsize=20_000)
 def clean(text: str, longest: int = LONGEST) -> str:
-    """`text` without credentials; control and direction marks spelt out; middle elided.
+    """`text` without credentials; control and direction marks and CI commands spelt out; middle
+    elided.
 
     Secrets go first: a cut through one would hide it from the patterns but not from a reader.
     """
     if len(text) > _READ:
-        return visible(redact_text(text[:_READ]))[: longest - 1] + "…"
-    return elide(visible(redact_text(text)), longest)
+        return harmless(visible(redact_text(text[:_READ])))[: longest - 1] + "…"
+    return elide(harmless(visible(redact_text(text))), longest)
 
 
 def visible(text: str) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
+from wstrace.report.console import plain_console
 from wstrace.report.finding_text import MAX_WAYS, evidence, serving_text, slot_text, way_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
@@ -48,7 +49,7 @@ def render(run: AnalysedRun, console: Console) -> None:
 def render_text(run: AnalysedRun, width: int = 100) -> str:
     """The report as plain text of a given width (golden files, pasting)."""
     out = StringIO()
-    render(run, Console(file=out, width=width, no_color=True, highlight=False))
+    render(run, plain_console(file=out, width=width, no_color=True))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

@@ -22,7 +22,7 @@ _PARSED: Final = (ReserveEvent, "config")
 
 @lru_cache(maxsize=1 << 16)
 def clean_text(text: str) -> str:
-    """One line without secrets; control and direction marks are spelt."""
+    """One line without secrets; control and direction marks and CI commands are spelt."""
     return one_line(redact_text(text))
 
 

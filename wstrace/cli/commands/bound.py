@@ -265,10 +265,11 @@ def _taken_for(site: KnownSite | None) -> str | None:
 
 
 def _print_text(worst: Bound, site: KnownSite | None) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from wstrace.report.console import plain_console
+
+    console = plain_console()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

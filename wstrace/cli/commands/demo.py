@@ -23,20 +23,21 @@ def command(output: OUT = None) -> None:
     Needs vLLM's CPU engine in this environment (./scripts/demo builds one). Exits 0 when
     every step went as it should, 1 when one did not.
     """
-    from rich.console import Console
+    from rich.text import Text
 
     from wstrace.cli.demo import require_engine, run_demo
+    from wstrace.report.console import plain_console
 
     require_engine()
     folder = output or Path(tempfile.mkdtemp(prefix="wstrace-demo-"))
     make_folder(folder)
-    console = Console(file=sys.stdout)
+    console = plain_console()
     try:
         failed = run_demo(folder, console)
     except WstraceError as error:  # a server that does not start: its log's end is the hint
-        console.print(error.hint, highlight=False, markup=False)
+        console.print(error.hint)
         raise WstraceError(with_stop(error.message), f"The logs are in {folder}.") from error
-    console.print(f"Logs, traces and reserve.yaml: {folder}", highlight=False, markup=False)
+    console.print(f"Logs, traces and reserve.yaml: {folder}")
     if failed:
-        console.print("[red]Not as expected:[/red] " + "; ".join(failed), highlight=False)
+        console.print(Text.assemble(("Not as expected:", "red"), f" {'; '.join(failed)}"))
         sys.exit(FOUND)

@@ -65,7 +65,8 @@ def _show(text: str) -> None:
     if not sys.stdout.isatty():
         print(text.rstrip())
         return
-    from rich.console import Console
     from rich.markdown import Markdown
 
-    Console().print(Markdown(text))
+    from wstrace.report.console import plain_console
+
+    plain_console().print(Markdown(text))

@@ -170,8 +170,8 @@ def _text(fleet: Fleet, output: Path | None) -> None:
     from wstrace.report.fleet_text import print_fleet, render_fleet
 
     if output is None and sys.stdout.isatty():
-        from rich.console import Console
+        from wstrace.report.console import plain_console
 
-        print_fleet(fleet, Console(file=sys.stdout, highlight=False))
+        print_fleet(fleet, plain_console())
         return
     outlet.write(render_fleet(fleet), output)

@@ -43,10 +43,9 @@ def command(traces: TRACES, fmt: FORMAT = None, output: OUT = None, run: RUN = N
 
 
 def _on_terminal(run: object) -> None:
-    from rich.console import Console
-
     from wstrace.findings.analysed_run import AnalysedRun
+    from wstrace.report.console import plain_console
     from wstrace.report.text import render
 
     assert isinstance(run, AnalysedRun)
-    render(run, Console(file=sys.stdout, highlight=False, soft_wrap=False))
+    render(run, plain_console(soft_wrap=False))

@@ -51,10 +51,11 @@ def _variant(variant: Variant) -> dict[str, object]:
 
 
 def _print_text(sites: tuple[KnownSite, ...]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from wstrace.report.console import plain_console
+
+    console = plain_console()
     if not console.is_terminal:
         for site in sites:
             typer.echo("\t".join(_row(site)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -84,8 +83,7 @@ def _serve(
 
 
 def _show(folder: Path, run: str | None, once: bool, interval: float) -> None:
-    from rich.console import Console
-
+    from wstrace.report.console import plain_console
     from wstrace.trace.run_file import find_run
 
     if not folder.is_dir():
@@ -96,7 +94,7 @@ def _show(folder: Path, run: str | None, once: bool, interval: float) -> None:
         outlet.say(f"wstrace: {with_stop(doubt)}")
     watch = _Watch(folder, run)
     watch.read()
-    console = Console(file=sys.stdout, highlight=False)
+    console = plain_console()
     if once:
         console.print(watch.picture())
         watch.print_grounds()

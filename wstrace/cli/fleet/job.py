@@ -11,10 +11,11 @@ from typing import Literal
 import msgspec
 
 import wstrace
-from wstrace.errors import WstraceError, one_line
+from wstrace.errors import WstraceError
 from wstrace.file_names import part_of_name
 from wstrace.fleet.source import RowSource
 from wstrace.fleet.summary import FORMAT, RunSummary, open_source, summarise, unread
+from wstrace.trace.cleaning import clean_text
 
 Reports = Literal["all", "findings", "none"]
 
@@ -68,5 +69,6 @@ def _one(job: Job, source: RowSource) -> RunSummary:
     except WstraceError as error:
         return unread(source, error.message, lasting=True)
     except (Exception, RecursionError) as error:  # one bad run never ends a fleet
-        return unread(source, f"internal error: {type(error).__name__}: {one_line(str(error))}")
+        told = clean_text(f"{type(error).__name__}: {error}")
+        return unread(source, f"internal error: {told}")
     return summary
