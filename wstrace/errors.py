@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from wstrace.ci_commands import harmless
+from wstrace.safe_texts.ci_commands import harmless
 
 FOUND: Final = 1
 """What a command looks for is there, or what it should do failed: its help says which."""
@@ -59,7 +59,7 @@ class WstraceError(Exception):
     exit_code = USAGE
 
     def __init__(self, message: str, hint: str) -> None:
-        from wstrace.trace.redact import redact_text
+        from wstrace.safe_texts.redact import redact_text  # its patterns: for errors alone
 
         message, hint = redact_text(message), redact_text(hint)
         super().__init__(f"{message}\n{hint}")

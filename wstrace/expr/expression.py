@@ -99,7 +99,7 @@ def _python(flat: str, indent: int) -> ast.expr:
 
 
 def _refuse(text: str, position: int, why: str) -> NoReturn:
-    from wstrace.trace.redact import redact_text
+    from wstrace.safe_texts.redact import redact_text
 
     text = redact_text(text)  # before the cut, which would hide a secret from the patterns only
     shown = text if len(text) <= 60 else text[:57] + "..."

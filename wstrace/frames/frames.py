@@ -10,8 +10,8 @@ from wstrace.findings.finding import Finding
 from wstrace.frames.columns import FINDINGS, REQUESTS, SITES, STEPS, Column
 from wstrace.runs.run import RunSite
 from wstrace.runs.worker import Worker
+from wstrace.safe_texts.redact import redact_text
 from wstrace.trace.records import Phase, Ranks, Request, Step
-from wstrace.trace.redact import redact_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ import unicodedata
 from functools import lru_cache
 from typing import Final
 
-from wstrace.ci_commands import harmless
-from wstrace.trace.redact import redact_text
+from wstrace.safe_texts.ci_commands import harmless
+from wstrace.safe_texts.redact import redact_text
 
 LONGEST: Final = 160
 _READ: Final = 4096

@@ -1,1 +1,1 @@
-"""The trace format: its records, the files of a run, reading them, and redaction."""
+"""The trace format: its records, the files of a run, reading and cleaning them."""

@@ -12,8 +12,8 @@ from typing import Any, Final, get_args, get_type_hints
 import msgspec
 
 from wstrace.errors import one_line
+from wstrace.safe_texts.redact import redact_text
 from wstrace.trace.records import Counts, ReserveEvent
-from wstrace.trace.redact import redact_text
 
 _NUMBERS: Final = (int, bool, float, type(None))
 _PARSED: Final = (ReserveEvent, "config")

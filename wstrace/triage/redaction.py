@@ -1,6 +1,6 @@
 """Remove from text what must not be published: people, machines, requests, prompts.
 
-`wstrace.trace.redact` takes out credentials; a pasted log has more: host names, addresses,
+`wstrace.safe_texts.redact` takes out credentials; a pasted log has more: host names, addresses,
 request ids, token ids, home folders.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from wstrace.ci_commands import harmless
-from wstrace.trace.redact import redact_text
+from wstrace.safe_texts.ci_commands import harmless
+from wstrace.safe_texts.redact import redact_text
 
 _RULES: Final = (
     # matches: 'chatcmpl-8f1c2a33deadbeef'

@@ -15,7 +15,6 @@ import pytest
 from rich.progress import Progress
 
 from tests.unit.report.test_hostile import answer  # noqa: F401
-from wstrace.ci_commands import harmless
 from wstrace.errors import WstraceError, one_line
 from wstrace.expr.expression import parse
 from wstrace.findings.analysed_run import load_run
@@ -26,6 +25,7 @@ from wstrace.report.fleet_rows import TableCell
 from wstrace.report.fleet_text import _table
 from wstrace.report.text import render, render_text
 from wstrace.reserve.reader import load as load_reserve
+from wstrace.safe_texts.ci_commands import harmless
 from wstrace.trace.run_file import read_run
 
 Answer = Callable[..., str]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from wstrace.trace.redact import redact_argv, redact_text
+from wstrace.safe_texts.redact import redact_argv, redact_text
 
 SECRET = "S3cr3tV4lue"
 

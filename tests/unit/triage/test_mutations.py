@@ -17,7 +17,7 @@ from tests.unit.triage.generator import (
     log_of,
     read,
 )
-from wstrace.trace.redact import redact_text
+from wstrace.safe_texts.redact import redact_text
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # But for those that look like a token, such as hf_00000000: these are not shown.

@@ -12,7 +12,7 @@ from wstrace.findings.finding import Finding
 from wstrace.report.ci.gate_lines import headline
 from wstrace.report.safe import clean, visible
 from wstrace.report.verdict import FIX, next_commands, sentence, to_mend
-from wstrace.trace.redact import REDACTED, redact_argv
+from wstrace.safe_texts.redact import REDACTED, redact_argv
 from wstrace.units import human, plural
 
 MOST_ROWS = 8

@@ -24,7 +24,7 @@ from wstrace.planning.plan import ReservePlan, Wishes, refuse_empty
 from wstrace.report.choose import write_report
 from wstrace.report.verdict import to_mend
 from wstrace.reserve.config import dumps
-from wstrace.trace.redact import redact_argv
+from wstrace.safe_texts.redact import redact_argv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

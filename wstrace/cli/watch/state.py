@@ -10,6 +10,7 @@ from typing import Final
 from wstrace.report.finding_text import slot_text
 from wstrace.runs.lock_epochs import LockEpochs
 from wstrace.runs.worker import group_sizes, rank_label
+from wstrace.safe_texts.redact import redact_text
 from wstrace.trace.records import (
     Counts,
     End,
@@ -28,7 +29,6 @@ from wstrace.trace.records import (
     Slot,
     WorkerInit,
 )
-from wstrace.trace.redact import redact_text
 from wstrace.units import human
 
 MOST_EVENTS: Final = 200

@@ -17,8 +17,8 @@ from wstrace.recorder.hooks.production import made_late
 from wstrace.recorder.hooks.requests import pose_as, site_of
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import frames, workspace
+from wstrace.safe_texts.redact import redact_text
 from wstrace.trace.records import Failure, Persistent, Site, Slot
-from wstrace.trace.redact import redact_text
 
 _kept: list[Any] = []
 

@@ -13,8 +13,8 @@ from wstrace.recorder.state.counters import COUNTS_EVERY_NS
 from wstrace.recorder.state.memory_records import blocks_record, kv_record
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.state.steps import StepKind
+from wstrace.safe_texts.redact import redact_text
 from wstrace.trace.records import Limits, ReserveEvent
-from wstrace.trace.redact import redact_text
 from wstrace.vllm.methods import PHASES, RESERVE_AT, RUNNER, WORKER, Known
 
 MAX_ERROR = 400  # characters of an error that ended a start

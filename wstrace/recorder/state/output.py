@@ -16,6 +16,7 @@ import msgspec
 import wstrace
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.writer import TraceWriter, UnwritableError, to_stderr
+from wstrace.safe_texts.redact import redact_argv
 from wstrace.trace.records import (
     FORMAT,
     Header,
@@ -28,7 +29,6 @@ from wstrace.trace.records import (
     Truncated,
     WorkerInit,
 )
-from wstrace.trace.redact import redact_argv
 from wstrace.versions import installed_vllm, package_version
 
 STANDING = (WorkerInit, Manager, Lock, PhaseChange)  # what holds until the next of its kind

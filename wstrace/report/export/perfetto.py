@@ -23,6 +23,7 @@ from wstrace.plain_files import read_plain
 from wstrace.report.finding_text import step_text
 from wstrace.report.verdict import sentence
 from wstrace.runs.worker import Worker, rank_label
+from wstrace.safe_texts.redact import redact_text
 from wstrace.trace.records import (
     Capture,
     Counts,
@@ -35,7 +36,6 @@ from wstrace.trace.records import (
     ReserveEvent,
     Slot,
 )
-from wstrace.trace.redact import redact_text
 from wstrace.units import human
 
 Event = dict[str, Any]

@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.recorder.state.guard_file import GROWTHS, HELP, LARGEST, NEAR
 from wstrace.runs.worker import Worker, WorkerSite
+from wstrace.safe_texts.redact import redact_text
 from wstrace.trace.records import Growth, Slot
-from wstrace.trace.redact import redact_text
 
 Labels = dict[str, str]
 Sample = tuple[Labels, float]

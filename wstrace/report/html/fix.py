@@ -11,8 +11,8 @@ from wstrace.report.html.names import clean, clean_argv
 from wstrace.report.verdict import next_commands, sentence, to_mend
 from wstrace.reserve.schema import ReserveConfig
 from wstrace.reserve.writer import dumps
+from wstrace.safe_texts.redact import redact_text
 from wstrace.trace.records import Slot
-from wstrace.trace.redact import redact_text
 from wstrace.triage.log_run import LogRun
 from wstrace.units import exact
 

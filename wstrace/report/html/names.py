@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from wstrace.report.safe import LONGEST, clean, elide, visible
 from wstrace.runs.worker import rank_label
+from wstrace.safe_texts.redact import redact_argv
 from wstrace.trace.records import Ranks
-from wstrace.trace.redact import redact_argv
 
 __all__ = [
     "LONGEST",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from wstrace.trace.secrets_named import (
+from wstrace.safe_texts.secrets_named import (
     OPTION,
     REDACTED,
     hide_values,

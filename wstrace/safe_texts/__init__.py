@@ -1,0 +1,1 @@
+"""Texts of others made safe: without secrets, and without what a CI system would obey."""
