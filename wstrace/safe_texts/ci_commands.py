@@ -21,15 +21,16 @@ _NAMES: Final = (
 )
 _ENDS: Final = r"(?=:?$|::|\s)"
 """Behind a name: the text's end too, since a file and a function are joined by a colon."""
-_COLONS: Final = re.compile(
+_COLONS: Final = (
     # matches: 'x::error::pwned'
-    rf"(?im)(:):(?=(?:{_NAMES}){_ENDS})"
+    re.compile(rf"(?im)(:):(?=(?:{_NAMES}){_ENDS})"),
     # matches: '::a-token::'
-    r"|(?<!\S)(:):(?=[\w-]+(?:\s.*)?::)"
-    # matches: ':error::what a file without a name and this function would be'
-    rf"|^(\s*):(?=(?:{_NAMES}){_ENDS})"
+    re.compile(r"(?<!\S)(:):(?=[\w-]+(?:\s.*)?::)"),
+    # what a file without a name and this function would be
+    # matches: ':error::'
+    re.compile(rf"(?im)^(\s*):(?=(?:{_NAMES}){_ENDS})"),
     # matches: ':'
-    r"|^(\s*):(?=\s*$)"
+    re.compile(r"(?m)^(\s*):(?=\s*$)"),
 )
 # matches: '##[error]pwned'
 _MARKS: Final = re.compile(r"#(?=#\w*\[)")
@@ -41,5 +42,6 @@ def harmless(text: str) -> str:
     if "##" in text:
         text = _MARKS.sub(r"\\x23", text)
     if ":" in text:
-        text = _COLONS.sub(lambda found: f"{found[found.lastindex or 0]}\\x3a", text)
+        for pattern in _COLONS:
+            text = pattern.sub(r"\1\\x3a", text)
     return text
