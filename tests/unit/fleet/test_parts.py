@@ -197,6 +197,8 @@ def test_its_processes_end_with_a_fleet(number: signal.Signals, tmp_path: Path) 
     child = os.fork()
     if not child:
         with suppress(BaseException):
+            # a shell starts what is in the background with SIGINT ignored, and so these tests
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             heed_sigterm()
             list(engines._pool(1, Job(), [RowSource(run=str(told), files=())], stays))
         os._exit(7)
