@@ -67,7 +67,7 @@ def every_way() -> Facts:
     facts = {"fullgraph": compiled(True), "with breaks": compiled(False)}
     with fixed_lane():
         facts["fixed lane"] = compiled(True)
-    return facts | {"wrapped": original_of(type(manager)._ensure_workspace_size) is not None}
+    return facts | {"wrapped": original_of(manager._ensure_workspace_size) is not None}
 
 
 @scenario
