@@ -23,6 +23,7 @@ from wstrace.audit.whole import reading
 from wstrace.bounds.limits import role_limits
 from wstrace.known_sites.known import matches
 from wstrace.slicer.static import Surveyed, survey
+from wstrace.trace.site_key import SiteKey
 
 VERSIONS = ("0.21.0", "0.33.0")
 FORMULAS, PROVED = 0.9, 0.85
@@ -175,7 +176,7 @@ def experts(site: Surveyed, version: str) -> frozenset[str]:
 
 
 def _held(site: Surveyed, version: str, held: frozenset[str]) -> bool:
-    return bool(rule(site, version)) and f"{site.file}:{site.function}" in held
+    return bool(rule(site, version)) and str(SiteKey(site.file, site.function)) in held
 
 
 def _alone(site: Surveyed) -> bool:

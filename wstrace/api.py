@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun, Verdict, analyse, load_run
 from wstrace.runs.run import refuse_no_trace
-from wstrace.runs.worker import SiteKey
+from wstrace.trace.site_key import SiteKey
 from wstrace.triage.log_run import LogRun, is_log, log_run
 from wstrace.units import plural
 

@@ -17,6 +17,7 @@ from tools.gpu.servers import TOKENS_OUT
 from tools.gpu.table import Claim, Outcome, claim, equal
 from tools.gpu.unreserved import DEEPSEEK_V4 as PLACE
 from tools.gpu.unreserved import without_reservation
+from wstrace.trace.site_key import SiteKey
 from wstrace.versions import release_of
 
 LENGTH: Final = 16384
@@ -187,7 +188,7 @@ def _killed(ev: Evidence, version: str) -> list[tuple[str, Any]]:
     def in_log() -> Outcome:
         error = ev.locked_error()
         wanted = f"{SITE}, {finding(ev, 'WS101', 'WS102')['serving_bytes'] / 2**20:.2f} MB"
-        caller = str(error["caller"]).rsplit(":", 1)[-1]
+        caller = SiteKey.called(str(error["caller"])).function
         return equal(wanted, f"{caller}, {error['required']} MB")
 
     def named() -> Outcome:
@@ -259,7 +260,7 @@ def _hidden(ev: Evidence, length: int, version: str, neighbour: str) -> list[tup
 def _largest_neighbour(ev: Evidence) -> tuple[str, int]:
     """The other site of the largest request before the lock, and its bytes."""
     others = [
-        (site.warmup_bytes, site.caller.rsplit(":", 1)[-1])
+        (site.warmup_bytes, SiteKey.called(site.caller).function)
         for site in ev.analysed.sites
         if not site.caller.endswith(SITE)
     ]

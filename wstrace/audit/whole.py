@@ -14,6 +14,7 @@ from wstrace.audit.request_roles import SERVING, Role, role_of
 from wstrace.audit.unreached import unreached
 from wstrace.expr import tree
 from wstrace.slicer.static import AskedSpecs, Project
+from wstrace.trace.site_key import SiteKey
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class AuditedSite:
     """One request of a release.
 
     `formula` gives its bytes over names that `drivers` and the config bind; None where the
-    source could not be followed, then `stopped` says where. `lines` are the conditions and
+    source could not be followed, then `stopped` says where. `matched_by` are the conditions and
     reservations that the verdict rests on, as FILE:LINE.
     """
 
@@ -50,7 +51,7 @@ class AuditedSite:
     @property
     def name(self) -> str:
         """FILE:FUNCTION, the same in releases where the line has moved."""
-        return f"{self.file}:{self.enclosing}"
+        return str(SiteKey(self.file, self.enclosing))
 
 
 @dataclass(frozen=True)

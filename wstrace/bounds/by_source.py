@@ -19,6 +19,7 @@ from wstrace.expr import expression
 from wstrace.expr.tree import numbered, unnumbered
 from wstrace.reserve.schema import Grade
 from wstrace.trace.records import Leaf, Provenance, Request
+from wstrace.trace.site_key import SiteKey
 from wstrace.vllm.limits import LIMIT_NAMES, NUMBERS
 from wstrace.vllm.roles import ROLES
 
@@ -233,7 +234,7 @@ def _unseen(asks: Sequence[Request]) -> tuple[str, ...]:
     for ask in asks:
         mine: dict[str, set[str]] = {}
         for other in ask.provenance.others if ask.provenance else ():
-            mine.setdefault(other.rpartition(":")[2], set()).add(other)
+            mine.setdefault(SiteKey.called(other).function, set()).add(other)
         for function, calls in mine.items():
             named[function] = named.get(function, calls) & calls
     return tuple(sorted(set().union(*named.values())))

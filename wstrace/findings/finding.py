@@ -15,6 +15,7 @@ from wstrace.bounds.bound import Bound
 from wstrace.findings.codes import ORDER, TITLES, Severity
 from wstrace.known_sites.known import Cover, KnownSite, LogClass
 from wstrace.trace.records import Phase, Ranks, Slot, Step
+from wstrace.trace.site_key import SiteKey
 
 Confidence = Literal["certain", "likely", "possible"]
 Span = tuple[str, str]
@@ -46,7 +47,7 @@ class Sibling:
     @property
     def site(self) -> str:
         """`file:function`."""
-        return f"{self.file}:{self.function}"
+        return str(SiteKey(self.file, self.function))
 
     @property
     def why(self) -> str:
@@ -143,7 +144,7 @@ class Finding:
     @property
     def site(self) -> str:
         """`file:function`, or empty for a finding about a slot or a process."""
-        return f"{self.file}:{self.function}" if self.file else ""
+        return str(SiteKey(self.file, self.function)) if self.file else ""
 
     @property
     def where(self) -> str:

@@ -12,6 +12,7 @@ from wstrace.reserve.schema import GRADES, Grade
 from wstrace.runs.run import RunSite
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Slot
+from wstrace.trace.site_key import SiteKey
 from wstrace.units import exact, human
 
 
@@ -35,10 +36,15 @@ class Violation:
 
     rule: str
     detail: str
-    site: str = ""
+    key: SiteKey | None = None
     slot: Slot | None = None
     value: int | None = None
     limit: int | None = None
+
+    @property
+    def site(self) -> str:
+        """`file:function`, empty for an arena's limit."""
+        return str(self.key) if self.key else ""
 
     @property
     def place(self) -> Place:
@@ -91,30 +97,30 @@ def largest_arenas(ranks: list[Worker]) -> dict[Slot, int]:
 
 
 def _requests(run: AnalysedRun, globs: dict[str, int]) -> Iterator[Violation]:
-    for site, slots in _by_site(run):
-        found = _first(globs, site)
+    for key, slots in _by_site(run):
+        found = _first(globs, str(key))
         size = max(s.largest for s in slots)
         if found is not None and size > found[1]:
             glob, limit = found
             detail = f"asked {exact(size)}, {exact(limit)} allowed for {glob!r}"
-            yield Violation("limit/site", detail, site, None, size, limit)
+            yield Violation("limit/site", detail, key, None, size, limit)
 
 
 def _grades(run: AnalysedRun, require: Grade | None) -> Iterator[Violation]:
     if require is None:
         return
-    for site, slots in _by_site(run):
+    for key, slots in _by_site(run):
         bound = max((s.bound for s in slots), key=lambda b: GRADES.index(b.grade))
         if GRADES.index(bound.grade) > GRADES.index(require):
             detail = f"its bound ({human(bound.bytes)}) is {bound.grade}, {require} required"
-            yield Violation("limit/grade", detail, site, None, bound.bytes)
+            yield Violation("limit/grade", detail, key, None, bound.bytes)
 
 
-def _by_site(run: AnalysedRun) -> list[tuple[str, list[RunSite]]]:
+def _by_site(run: AnalysedRun) -> list[tuple[SiteKey, list[RunSite]]]:
     """Each site with its use in every slot."""
-    grouped: dict[str, list[RunSite]] = {}
+    grouped: dict[SiteKey, list[RunSite]] = {}
     for site in run.sites:
-        grouped.setdefault(str(site.key), []).append(site)
+        grouped.setdefault(site.key, []).append(site)
     return list(grouped.items())
 
 

@@ -18,6 +18,7 @@ from wstrace.planning.inputs import Engine, SiteBound
 from wstrace.reserve.evaluate import mismatch, site_bytes
 from wstrace.reserve.schema import NotCovered, ReserveConfig, SiteReserve, model_digest
 from wstrace.trace.cleaning import cleaned
+from wstrace.trace.site_key import SiteKey
 
 KEPT: Final = "kept from "
 BEHIND: Final = "sites behind the failure"
@@ -55,8 +56,9 @@ def with_kept(
     for reserve in earlier:
         _refuse_other_engine(reserve, engine)
         for old in reserve.config.sites:
-            kept = _kept(old, reserve, engine, reached=old.site in found)
             new = found.get(old.site)
+            key = SiteKey.named(old.site) if new is None else new.key
+            kept = _kept(old, key, reserve, engine, reached=new is not None)
             if new is None or (new.bound.bytes or 0) < (kept.bound.bytes or 0):
                 found[old.site] = kept if new is None else _seen_too(kept, new)
     return list(found.values())
@@ -89,9 +91,10 @@ def _refuse_other_engine(reserve: Earlier, engine: Engine) -> None:
         )
 
 
-def _kept(old: SiteReserve, reserve: Earlier, engine: Engine, *, reached: bool) -> SiteBound:
+def _kept(
+    old: SiteReserve, key: SiteKey, reserve: Earlier, engine: Engine, *, reached: bool
+) -> SiteBound:
     """The site as a plan takes it, with what it needs under this engine's limits."""
-    file, _, function = old.site.rpartition(":")
     recorded, live = reserve.config.limits, {**engine.limits, **engine.given}
     told = "larger than what this run shows" if reached else "not reached in this run"
     bound = Bound(
@@ -109,7 +112,8 @@ def _kept(old: SiteReserve, reserve: Earlier, engine: Engine, *, reached: bool) 
     )
     cover = {"bound": "", "given": str(old.bytes)}.get(old.cover, old.cover)
     seen = old.bytes if old.cover == "observed" else old.observed
-    return SiteBound(file, function, bound, seen, old.bytes, tuple(old.slots), cover)
+    slots = tuple(old.slots)
+    return SiteBound(key.file, key.function, bound, seen, old.bytes, slots, cover)
 
 
 def _once(told: str, why: str) -> str:

@@ -8,8 +8,8 @@ from typing import Final
 
 from wstrace.bounds.bound import Bound
 from wstrace.errors import WstraceError, did_you_mean
-from wstrace.runs.worker import SiteKey
 from wstrace.trace.records import Limit, Memory, Slot
+from wstrace.trace.site_key import SiteKey
 from wstrace.vllm.limits import LAYOUT_NAMES, LIMIT_NAMES
 
 _MOST: Final = 1 << 40
@@ -34,9 +34,14 @@ class SiteBound:
     by_rank: str = ""
 
     @property
+    def key(self) -> SiteKey:
+        """The site."""
+        return SiteKey(self.file, self.function)
+
+    @property
     def name(self) -> str:
         """'file:function', as a reserve config names it."""
-        return f"{self.file}:{self.function}"
+        return str(self.key)
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ def covers(wanted: Mapping[str, str], sites: Sequence[SiteBound]) -> dict[str, s
     """
     found: dict[str, str] = {}
     for key, choice in wanted.items():
-        named = [s.name for s in sites if SiteKey(s.file, s.function).is_called(key)]
+        named = [s.name for s in sites if s.key.is_called(key)]
         if not named:
             seen = ", ".join(site.name for site in sites) or "none"
             raise WstraceError(f"No site is called {key!r}.", f"The trace has: {seen}.")

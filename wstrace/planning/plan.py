@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 import wstrace
-from wstrace.bounds.bound import Bound, reserve_of
+from wstrace.bounds.bound import reserve_of
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.known_sites.known import find
@@ -53,13 +53,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ReservePlan:
-    """The config, and by site: its bound, what it needs under the limits of the plan (bytes),
-    its curve over the limit that drives it, and cheaper choices where the need is absurd.
-    `can_fail` has a sentence for each site that can outgrow what it gets."""
+    """The config, and by site: what the plan was asked with, what it needs under the limits of
+    the plan (bytes), its curve over the limit that drives it, and cheaper choices where that
+    is absurd. `can_fail` has a sentence for each site that can outgrow what it gets."""
 
     config: ReserveConfig
     can_fail: tuple[str, ...]
-    bounds: Mapping[str, Bound]
+    asked: Mapping[str, SiteBound]
     needs: Mapping[str, int]
     curves: Mapping[str, list[Point]]
     ladders: Mapping[str, list[Rung]]
@@ -94,11 +94,11 @@ class ReservePlan:
         }
 
     def _site(self, site: SiteReserve) -> dict[str, Any]:
-        file, _, function = site.site.rpartition(":")
-        bound = self.bounds[site.site]
+        asked = self.asked[site.site]
+        bound = asked.bound
         return {
-            "file": file,
-            "function": function,
+            "file": asked.file,
+            "function": asked.function,
             **msgspec.to_builtins(site),
             "needs": list(bound.needs),
             "lever": bound.lever,
@@ -164,7 +164,7 @@ def plan(
         ladders=_ladders(sites, needs, engine, everything),
         curves={site.name: curve(site.bound, everything, engine.memory) for site in sites},
         needs=needs,
-        bounds={site.name: site.bound for site in sites},
+        asked={site.name: site for site in sites},
     )
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wstrace.runs.run import Run, RunSite
-from wstrace.runs.worker import SiteKey
 from wstrace.trace.records import Slot
+from wstrace.trace.site_key import SiteKey
 
 Change = Literal["appeared", "grew", "shrank", "went", "same"]
 ORDER: dict[Change, int] = {"appeared": 0, "grew": 1, "went": 2, "shrank": 3, "same": 4}

@@ -10,9 +10,10 @@ from wstrace.bounds.bound import Bound
 from wstrace.bounds.ways import bound_site
 from wstrace.errors import WstraceError
 from wstrace.runs.lock_epochs import WORSE, Outcome
-from wstrace.runs.worker import SiteKey, Worker, WorkerSite, group_sizes, read_worker
+from wstrace.runs.worker import Worker, WorkerSite, group_sizes, read_worker
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Provenance, Ranks, Request, Slot, Spec
+from wstrace.trace.site_key import SiteKey
 
 BoundOf = Callable[[SiteKey], Bound]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,6 +45,7 @@ from wstrace.trace.records import (
     View,
     WorkerInit,
 )
+from wstrace.trace.site_key import SiteKey
 from wstrace.trace.totals import Steps
 
 SKIPPED: frozenset[Phase] = frozenset(("shutdown",))
@@ -98,28 +98,6 @@ def group_sizes(worlds: Iterable[Ranks], ranks: Iterable[Ranks]) -> Ranks:
         seen = [getattr(rank, group) or 0 for rank in ranks]
         sizes[group] = max([*said, *(number + 1 for number in seen)], default=1)
     return Ranks(**sizes)
-
-
-class SiteKey(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A site's identity: file and qualified function, never the line."""
-
-    file: str
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.function}"
-
-    def is_called(self, text: str) -> bool:
-        """A site is named in full, by its function, by the end of either, or as vLLM's error
-        names it: `turboquant_attn.py:747:_continuation_prefill`."""
-        short = self.function.rpartition(".")[2]
-        names = (str(self), f"{self.file}:{short}")
-        # a line names no site
-        # matches: "attn.py:747:_prefill"
-        wanted = re.sub(r":\d+:", ":", text)
-        return wanted in (*names, self.function, short) or any(
-            name.endswith(f"/{wanted}") for name in names
-        )
 
 
 _bytes = attrgetter("request.bytes")
@@ -379,7 +357,7 @@ def _add(worker: Worker, record: Record) -> None:
         return
     match record:
         case Site():
-            worker.site_keys[record.id] = SiteKey(record.file, record.function)
+            worker.site_keys[record.id] = record.key
             worker.callers[record.id] = record
             worker._places.clear()
         case Hook():

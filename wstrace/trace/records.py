@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from wstrace.trace.site_key import SiteKey
 from wstrace.vllm.phases import Phase as Phase
 
 FORMAT: Final = 1
@@ -222,6 +223,11 @@ class Site(Record, tag="site", kw_only=True, gc=False):
     line: Int
     caller: str
     path: str = ""
+
+    @property
+    def key(self) -> SiteKey:
+        """Its identity."""
+        return SiteKey(self.file, self.function)
 
 
 class Request(Record, tag="request", kw_only=True, gc=False):

@@ -13,7 +13,7 @@ import pytest
 import wstrace
 from tests.unit.report_html import runs
 from wstrace.api import Trace
-from wstrace.runs.worker import SiteKey
+from wstrace.trace.site_key import SiteKey
 
 CRASH = Path(__file__).resolve().parents[2] / "data" / "docs" / "crash"
 PREFILL = "wstrace/testbed/patterns.py:Continuation._continuation_prefill"

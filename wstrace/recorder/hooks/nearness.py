@@ -72,7 +72,7 @@ def learn(live: Live, manager: Any, novel: NovelRequest, site: Site, caller: Fra
     from wstrace.bounds.ways import bound_site
     from wstrace.reserve.schema import SiteReserve
 
-    key = f"{site.file}:{site.function}"
+    key = str(site.key)
     if live.near is None or not live.near.is_new(key):
         return
     bound = bound_site(

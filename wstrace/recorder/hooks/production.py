@@ -118,7 +118,7 @@ def met(live: Live, manager: Any, novel: NovelRequest, frame: FrameType) -> None
     """The arena grew for this request: count it, and tell of its site once."""
     caller = asker(live, frame)
     site = site_here(live, caller)
-    if _count(live, _key(site), novel.slot, novel.bytes, grew=True):
+    if _count(live, str(site.key), novel.slot, novel.bytes, grew=True):
         logger.warning(
             "wstrace guard: '%s' asked %s in %s, %s at %s. The arena grew and the request "
             "is served; arenas take %s more than before.",
@@ -137,7 +137,7 @@ def not_met(live: Live, novel: NovelRequest, frame: FrameType) -> None:
     if novel.index is None or not live.guard.why:
         return
     site = site_here(live, asker(live, frame))
-    if _count(live, _key(site), novel.slot, novel.bytes, grew=False):
+    if _count(live, str(site.key), novel.slot, novel.bytes, grew=False):
         logger.error(
             "wstrace guard: '%s' asked %s in %s, which has %s, and it could not grow: %s.",
             site.caller,
@@ -150,7 +150,7 @@ def not_met(live: Live, novel: NovelRequest, frame: FrameType) -> None:
 
 def made_late(live: Live, site: Site, slot: Slot, what: str) -> None:
     """A persistent resource, or a layer's own scratch, was made after the lock."""
-    if _count(live, f"{_key(site)} {what}", slot, 0, grew=True):
+    if _count(live, f"{site.key} {what}", slot, 0, grew=True):
         logger.warning(
             "wstrace guard: '%s' made %s after the lock, which vLLM refuses. No reserve helps: "
             "send such a request before the lock, or see `wstrace explain WS105` and WS106.",
@@ -165,10 +165,6 @@ def _count(live: Live, site: str, slot: Slot, size: int, grew: bool) -> bool:
         ranks = live.worker.ranks
         guarded(live, "guard file", write_counters, live.settings.guard_file, ranks, live.guard)
     return new
-
-
-def _key(site: Site) -> str:
-    return f"{site.file}:{site.function}"
 
 
 def _named(slot: Slot) -> str:
@@ -205,7 +201,7 @@ def reserve_line(
         function=site.function,
         vllm_version=live.hooks.vllm.text,
     )
-    return reserve_of(bound, _key(site), novel.bytes)
+    return reserve_of(bound, str(site.key), novel.bytes)
 
 
 def as_line(site: SiteReserve) -> str:

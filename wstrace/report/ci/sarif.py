@@ -17,6 +17,7 @@ from wstrace.gate.judge import Judged, Judgement, RunJudgement
 from wstrace.gate.limits import Violation
 from wstrace.report.ci.gate_lines import explain, line_of, numbers, violation_line
 from wstrace.report.pages import docs_url, page_url, site_url
+from wstrace.trace.site_key import SiteKey
 from wstrace.vllm import arena
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -138,12 +139,12 @@ def location(file: str, function: str, line: int) -> Json:
 
 
 def _violation(violation: Violation) -> Json:
-    file, _, function = violation.site.partition(":")
+    key = violation.key or SiteKey("", "")
     return {
         "ruleId": violation.rule,
         "kind": "fail",
         "level": "error",
         "message": {"text": violation_line(violation)},
-        "locations": [location(file, function, 0)],
+        "locations": [location(key.file, key.function, 0)],
         "partialFingerprints": {"wstraceSite/v1": violation.place.fingerprint},
     }

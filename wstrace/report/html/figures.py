@@ -19,6 +19,7 @@ from wstrace.report.html.names import clean, figure_text
 from wstrace.report.html.sites import MOST_BARS, SiteRow
 from wstrace.report.html.timeline import Kind, Point, Timeline
 from wstrace.runs.compare import SiteChange
+from wstrace.trace.site_key import SiteKey
 from wstrace.units import human
 
 Figure = dict[str, Any]
@@ -79,7 +80,7 @@ def _site_label(row: SiteRow) -> str:
 
 def _short_name(caller: str) -> str:
     """The function of `file:line:function`."""
-    return caller.rpartition(":")[2] or caller
+    return SiteKey.called(caller).function or caller
 
 
 def _serving_colours(rows: Sequence[SiteRow]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from wstrace.trace.site_key import SiteKey
 from wstrace.triage.extract import tracebacks
 from wstrace.triage.extract.facts import (
     SITE,
@@ -88,7 +89,11 @@ def _is_complete(fact: Fact) -> bool:
 
 def _swallowed(squeezed: Squeezed, refusals: list[Found]) -> bool:
     """Whether a caller's name holds a prefix that lines share: it was wrapped there."""
-    names = [f"{f.file}:{f.function}" for _, f in refusals if isinstance(f, Refusal) and f.file]
+    names = [
+        str(SiteKey(f.file, f.function or ""))
+        for _, f in refusals
+        if isinstance(f, Refusal) and f.file
+    ]
     if not names:
         return False
     prefixes = {"".join(prefix.split()) for prefix in repair.shared_prefixes(squeezed.lines)}
