@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Final, Literal
 
 from wstrace.bounds.bound import Bound
-from wstrace.findings.codes import ORDER, TITLES, Severity
+from wstrace.findings.codes import CODES, ORDER, TITLES, Severity
 from wstrace.known_sites.known import Cover, KnownSite, LogClass
 from wstrace.trace.records import Phase, Ranks, Slot, Step
 from wstrace.trace.site_key import SiteKey
@@ -133,8 +133,10 @@ class Finding:
 
     @property
     def reservable(self) -> bool:
-        """Whether a reserve helps against it, as its advice says."""
-        return RESERVE_COMMAND in self.advice
+        """Whether a reserve made from its run helps: bytes in an arena cure its code, and of an
+        escape the request itself is recorded, so that it has a bound."""
+        row = CODES[self.code]
+        return row.arena and (self.bound is not None or not row.escape)
 
     @property
     def title(self) -> str:

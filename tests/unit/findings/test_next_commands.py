@@ -9,8 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.unit.findings.build import (
+    CONTINUATION,
     MOE,
     ask,
+    continuation,
+    grown,
     locked,
     process,
     session,
@@ -24,12 +27,13 @@ from tests.unit.findings.states import (
     written,
 )
 from wstrace.cli.app import app, register_commands
-from wstrace.findings.analysed_run import load_run
-from wstrace.report.verdict import AGAIN, FIX, next_commands, verdict_lines
+from wstrace.findings.analysed_run import AnalysedRun, load_run
+from wstrace.report.verdict import AGAIN, FIX, next_commands, to_mend, verdict_lines
 from wstrace.trace.records import (
     Counts,
     End,
     Failure,
+    Record,
     Slot,
 )
 
@@ -107,3 +111,44 @@ def test_a_server_that_was_asked_nothing_is_to_be_exercised() -> None:
     idle = process(*CLEAN[:-2], Counts(step=3, steps_real=0), End())
     (told,) = next_commands(session(idle), "TRACE")
     assert "wstrace exercise" in told
+
+
+def _failed(kind: str) -> Record:
+    return Failure(kind=kind, site=MOE.id, slot=Slot(), phase="serving")  # type: ignore[arg-type]
+
+
+OTHER_CODES = {
+    "WS103": [*CLEAN[:2], *locked(1 << 20), continuation(512, 1 << 20)],
+    "WS104": [
+        *CLEAN[:2],
+        *locked(1 << 20, Slot(), Slot(1, 0)),
+        ask(CONTINUATION, 2 << 20, "serving", 1 << 20, slot=Slot(1, 0)),
+    ],
+    "WS105": [*CLEAN, _failed("persistent")],
+    "WS106": [*CLEAN, _failed("layer")],
+    "WS303": [grown(1 << 20, "capture", capturing=True), *CLEAN[1:]],
+}
+"""What no state has that a person would mend: a run for each of these codes."""
+SAMPLED = [path.name for path in sorted(SAMPLES.iterdir()) if (path / "run.json").exists()]
+
+
+def _helps(run: AnalysedRun) -> set[tuple[str, bool]]:
+    """Codes to mend, each with whether a reserve helps; the advice has to say the same."""
+    found = to_mend(run)
+    assert [f.reservable for f in found] == ["wstrace reserve" in f.advice for f in found]
+    return {(f.code, f.reservable) for f in found}
+
+
+def test_a_reserve_helps_where_the_table_of_codes_and_the_advice_say_so(
+    tmp_path: Path,
+) -> None:
+    runs = [state.make(tmp_path / str(n)) for n, state in enumerate(STATES.values())]
+    runs += [load_run(SAMPLES / name) for name in SAMPLED]
+    runs += [session(process(*records)) for records in OTHER_CODES.values()]
+    helped = set().union(*map(_helps, runs))
+    cured = ("101", "102", "103", "104", "107", "202", "301", "303")
+    # of a WS102 whose request is in no record nothing can be reserved
+    beyond = ("102", "105", "106")
+    assert helped == {(f"WS{code}", True) for code in cured} | {
+        (f"WS{code}", False) for code in beyond
+    }
