@@ -225,13 +225,13 @@ def measure(sizes: int, pairs: int, calls: int) -> dict[str, Any]:
             if native is not None:
                 for name, ask in ways.items():
                     looks_in_c[name] = look_in_c(native, ask, step, pairs, calls)
-        asks = [r for r in written if isinstance(r, Request)]
+        requests = [r for r in written if isinstance(r, Request)]
         live.hooks.remove()
     return {
         "bench": "first_request",
         "sizes": sizes,
-        "closed": sum(_closed(ask) for ask in asks),
-        "recorded": len(asks),
+        "closed": sum(_closed(request) for request in requests),
+        "recorded": len(requests),
         "first_ms": round(median(found), 4),
         "first_p90_ms": round(quantiles(found, n=10)[-1], 4),
         "seen_added_us": numbers(cost),
@@ -247,8 +247,8 @@ def measure(sizes: int, pairs: int, calls: int) -> dict[str, Any]:
     }
 
 
-def _closed(ask: Request) -> bool:
-    return ask.provenance is not None and ask.provenance.stopped is None
+def _closed(request: Request) -> bool:
+    return request.provenance is not None and request.provenance.stopped is None
 
 
 def told(found: dict[str, Any]) -> str:

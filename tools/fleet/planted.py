@@ -199,18 +199,25 @@ def _records(plan: Plan, rank: int) -> list[Record]:
         size = plan.bound // 4
     if plan.fault == "small rank" and rank == plan.ranks - 1:
         size += MIB
-    experts = _ask(EXPERTS, size, size, "profile", locked=False)
-    asks: list[Record] = [experts, _continued(plan.bound, size, "profile", locked=False)]
+    experts = _request(EXPERTS, size, size, "profile", locked=False)
+    requests: list[Record] = [experts, _continued(plan.bound, size, "profile", locked=False)]
     if plan.fault == "risk":  # warm-up runs the site, and not as far as serving can
-        asks = [_continued(size, size, "profile", locked=False)]
+        requests = [_continued(size, size, "profile", locked=False)]
     elif plan.fault in SMALL:
-        asks = [experts]
-    site = asks[0].site if isinstance(asks[0], Request) else None
+        requests = [experts]
+    site = requests[0].site if isinstance(requests[0], Request) else None
     grown = Growth(
         site=site, slot=SLOT, before=0, after=size, phase="profile", window="counted"
     )
     lock = Lock(event="lock", slots=[SLOT], sizes=[size], phase="capture")
-    warm: list[Record] = [*start, asks[0], grown, *asks[1:], PhaseChange(phase="capture"), lock]
+    warm: list[Record] = [
+        *start,
+        requests[0],
+        grown,
+        *requests[1:],
+        PhaseChange(phase="capture"),
+        lock,
+    ]
     warm += [PhaseChange(phase="post-lock-warmup"), PhaseChange(phase="serving")]
     return [*warm, *_serving(plan, rank, size)]
 
@@ -237,7 +244,7 @@ def _serving(plan: Plan, rank: int, arena: int) -> list[Record]:
             return [_continued(asked, arena), _counts()]
         case "rule":
             # no whole blocks of the tokens that this step had computed
-            odd = _ask(KNOWN, 1_233 * 256, arena, "serving", step=_step(asked))
+            odd = _request(KNOWN, 1_233 * 256, arena, "serving", step=_step(asked))
             return [KNOWN, odd, *end]
     return [_continued(asked, arena), *end]
 
@@ -267,13 +274,13 @@ def _continued(
     leaf = Leaf(name="cached_len", kind="driver", value=computed, role="num_computed_tokens")
     made = Provenance(formula=FORMULA, leaves=[leaf])
     step = _step(size) if phase == "serving" else None
-    return _ask(
+    return _request(
         PREFILL, size, arena, phase, locked=locked, provenance=made, step=step,
         layer="model.layers.0.self_attn.attn",
     )  # fmt: skip
 
 
-def _ask(
+def _request(
     site: Site, size: int, arena: int, phase: Any, *, locked: bool = True, **more: Any
 ) -> Request:
     return Request(

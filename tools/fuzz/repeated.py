@@ -14,13 +14,13 @@ def repeated(lines: Iterable[bytes], times: int) -> list[bytes]:
     """Each request `times` times: those between two other records, and then all of them again,
     each time later and in a later step."""
     made: list[bytes] = []
-    asks: list[bytes] = []
+    requests: list[bytes] = []
     for line in [*lines, b""]:
         if line.startswith(b'{"t":"request"'):
-            asks.append(line)
+            requests.append(line)
             continue
-        made += [_later(ask, number) for number in range(times) for ask in asks]
-        asks = []
+        made += [_later(line, number) for number in range(times) for line in requests]
+        requests = []
         made.append(line)
     return made
 

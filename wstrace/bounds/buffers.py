@@ -18,12 +18,12 @@ from wstrace.vllm.arena import aligned
 _MOST: Final = 64
 
 
-def same_buffers(formula: Expression, values: Mapping[str, int], ask: Request) -> bool:
-    """True where the addends of `formula` at `values` are the buffers of `ask`, in any order,
-    or where `ask` has no buffers to compare."""
-    if not ask.specs:
+def same_buffers(formula: Expression, values: Mapping[str, int], request: Request) -> bool:
+    """True where the addends of `formula` at `values` are the buffers of `request`, in any
+    order, or where `request` has no buffers to compare."""
+    if not request.specs:
         return True
-    asked = [aligned(spec.bytes) for spec in ask.specs]
+    asked = [aligned(spec.bytes) for spec in request.specs]
     given = list(_buffers(formula.root, values))
     return sorted(filter(None, given)) == sorted(filter(None, asked))
 

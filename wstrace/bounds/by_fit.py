@@ -28,32 +28,38 @@ _MOST_SPECS: Final = 16
 
 def by_fit(site: Site) -> Bound | Refusal:
     """The largest worst case among the simplest templates that reproduce every request."""
-    asks = _usable(site.asks)
+    requests = _usable(site.requests)
     space = _space(site)
-    sizes = len({ask.bytes for ask in asks})
+    sizes = len({request.bytes for request in requests})
     if sizes < LEAST_VALUES:
         return Refusal(
             f"fewer than {LEAST_VALUES} different sizes were seen in scheduled steps"
         )
-    found = _by_shape(asks, space) or _by_bytes(asks, space)
+    found = _by_shape(requests, space) or _by_bytes(requests, space)
     if isinstance(found, NoFit):
         return Refusal(found.why)
-    failed = next((ask for ask in site.asks if not _explains(found, ask, site)), None)
+    failed = next(
+        (request for request in site.requests if not _explains(found, request, site)), None
+    )
     if failed is not None:
         return Refusal(f"{found.formula} does not give {told(failed)}")
-    return _worst(found, site, len(asks))
+    return _worst(found, site, len(requests))
 
 
-def _explains(found: Fit, ask: Request, site: Site) -> bool:
+def _explains(found: Fit, request: Request, site: Site) -> bool:
     """Requests outside scheduled steps must fit too, for some values within the limits."""
     formula = expression.parse(found.formula)
     ends = {name: site.roles[name].maximum or 0 for name in formula.names & site.roles.keys()}
-    return reaches(formula, ask, ends)
+    return reaches(formula, request, ends)
 
 
-def _usable(asks: Sequence[Request]) -> list[Request]:
+def _usable(requests: Sequence[Request]) -> list[Request]:
     """Requests whose step is known in full: the others cannot say what they depend on."""
-    return [ask for ask in asks if ask.step and ask.step.requests and scheduled_rows(ask)]
+    return [
+        request
+        for request in requests
+        if request.step and request.step.requests and scheduled_rows(request)
+    ]
 
 
 def _space(site: Site) -> Space:
@@ -67,44 +73,46 @@ def _space(site: Site) -> Space:
     return Space(ranges, site.numbers, tuple(joint_limits(ranges, site.limits)))
 
 
-def _by_bytes(asks: Sequence[Request], space: Space) -> Fit | NoFit:
-    return infer([Observation(scheduled_rows(ask), ask.bytes) for ask in asks], space)
+def _by_bytes(requests: Sequence[Request], space: Space) -> Fit | NoFit:
+    return infer(
+        [Observation(scheduled_rows(request), request.bytes) for request in requests], space
+    )
 
 
-def _by_shape(asks: Sequence[Request], space: Space) -> Fit | NoFit | None:
+def _by_shape(requests: Sequence[Request], space: Space) -> Fit | NoFit | None:
     """Fit every dimension; None where a shape is unknown or does not fit."""
-    itemsizes = _itemsizes(asks)
+    itemsizes = _itemsizes(requests)
     if not itemsizes:
         return None
     buffers = []
     for index, itemsize in enumerate(itemsizes):
-        shapes = [ask.specs[index].shape for ask in asks]
-        dimensions = [_dimension(d, shapes, asks, space) for d in _axes(shapes)]
+        shapes = [request.specs[index].shape for request in requests]
+        dimensions = [_dimension(d, shapes, requests, space) for d in _axes(shapes)]
         failed = [found for found in dimensions if isinstance(found, NoFit)]
         if failed:
             return next((found for found in failed if isinstance(found, Undecided)), None)
         factors = " * ".join([*(f"({d})" for d in dimensions), str(itemsize)])
         buffers.append(f"round256({factors})")
-    return _checked(" + ".join(buffers), asks, space)
+    return _checked(" + ".join(buffers), requests, space)
 
 
 def _axes(shapes: Sequence[Sequence[int]]) -> range:
     return range(len(shapes[0]))
 
 
-def _itemsizes(asks: Sequence[Request]) -> list[int]:
+def _itemsizes(requests: Sequence[Request]) -> list[int]:
     """Bytes of an element of each buffer; empty unless all requests are of one kind."""
-    first = asks[0].specs
-    kinds = {tuple((len(s.shape), s.dtype) for s in ask.specs) for ask in asks}
+    first = requests[0].specs
+    kinds = {tuple((len(s.shape), s.dtype) for s in request.specs) for request in requests}
     if len(kinds) != 1 or not 0 < len(first) <= _MOST_SPECS:
         return []
-    sizes = [_itemsize(index, asks) for index in range(len(first))]
+    sizes = [_itemsize(index, requests) for index in range(len(first))]
     return sizes if all(sizes) else []
 
 
-def _itemsize(index: int, asks: Sequence[Request]) -> int:
+def _itemsize(index: int, requests: Sequence[Request]) -> int:
     """The only element size for which the buffers add up: 1, 2, 4, 8; 0 if none does."""
-    spec = max((ask.specs[index] for ask in asks), key=lambda s: s.bytes)
+    spec = max((request.specs[index] for request in requests), key=lambda s: s.bytes)
     elements = 1
     for dimension in spec.shape:
         elements *= dimension
@@ -115,22 +123,22 @@ def _itemsize(index: int, asks: Sequence[Request]) -> int:
 
 
 def _dimension(
-    axis: int, shapes: Sequence[Sequence[int]], asks: Sequence[Request], space: Space
+    axis: int, shapes: Sequence[Sequence[int]], requests: Sequence[Request], space: Space
 ) -> str | NoFit:
     """The largest formula of one quantity that gives the dimension; else of several."""
     data = [
-        Observation(scheduled_rows(ask), shape[axis])
-        for ask, shape in zip(asks, shapes, strict=True)
+        Observation(scheduled_rows(request), shape[axis])
+        for request, shape in zip(requests, shapes, strict=True)
     ]
     found = of_dimension(data, space, first=axis == 0) or infer(data, space, bytes_=False)
     return found.formula if isinstance(found, Fit) else found
 
 
-def _checked(text: str, asks: Sequence[Request], space: Space) -> Fit | None:
+def _checked(text: str, requests: Sequence[Request], space: Space) -> Fit | None:
     formula = expression.parse(text)
-    for ask in asks:
-        rows = ({**space.numbers, **row} for row in scheduled_rows(ask))
-        if all(formula.evaluate(row) != ask.bytes for row in rows):
+    for request in requests:
+        rows = ({**space.numbers, **row} for row in scheduled_rows(request))
+        if all(formula.evaluate(row) != request.bytes for row in rows):
             return None
     try:
         value, at = space.maximum(text)

@@ -38,9 +38,9 @@ def by_rule(site: Site) -> Bound | Refusal:
     rules = known.matches(site.file, site.function, site.vllm_version)
     rules = tuple(rule for rule in rules if rule.kind == "arena")
     asked: dict[str, list[Request]] = {}
-    for ask in site.asks:
-        asked.setdefault(_experts(ask, rules), []).append(ask)
-    found = [_by_identity(replace(site, asks=tuple(a)), rules, e) for e, a in asked.items()]
+    for request in site.requests:
+        asked.setdefault(_experts(request, rules), []).append(request)
+    found = [_by_identity(replace(site, requests=tuple(a)), rules, e) for e, a in asked.items()]
     refused = next((result for result in found if isinstance(result, Refusal)), None)
     if refused is not None:
         return refused
@@ -50,13 +50,13 @@ def by_rule(site: Site) -> Bound | Refusal:
     return max(bounds, key=lambda bound: bound.bytes or 0)
 
 
-def _experts(ask: Request, rules: Sequence[KnownSite]) -> str:
+def _experts(request: Request, rules: Sequence[KnownSite]) -> str:
     """The class of experts that asked, as rules name it: of a class and its bases the first
     that a rule knows, else the class; "" where the trace does not say. Experts may ask by
     themselves (Humming's): then they are the caller."""
     named = {name for rule in rules for name in rule.experts}
-    classes = ask.classes.get("fused_experts", [])
-    known = [name for name in (*classes, *ask.classes.get("caller", [])) if name in named]
+    classes = request.classes.get("fused_experts", [])
+    known = [name for name in (*classes, *request.classes.get("caller", [])) if name in named]
     return next(iter((*known, *classes)), "")
 
 
@@ -81,7 +81,7 @@ def _given_by_some(site: Site, rules: Sequence[KnownSite]) -> bool:
     calls = [
         call for rule in rules for call in _calls(rule, site, _defaults(rule, site.numbers))
     ]
-    return all(_reproduced(ask, calls) for ask in site.asks)
+    return all(_reproduced(request, calls) for request in site.requests)
 
 
 def by_base(site: Site) -> Bound | Refusal:
@@ -101,9 +101,9 @@ def by_base(site: Site) -> Bound | Refusal:
 
 def _of_bases(site: Site) -> list[KnownSite]:
     own, _, method = site.function.rpartition(".")
-    if not own or not site.asks or not all(ask.specs for ask in site.asks):
+    if not own or not site.requests or not all(request.specs for request in site.requests):
         return []
-    chains = [set(ask.classes.get("caller", [])) for ask in site.asks]
+    chains = [set(request.classes.get("caller", [])) for request in site.requests]
     bases = set.intersection(*chains) - {own}
     return [
         msgspec.structs.replace(
@@ -242,10 +242,12 @@ def _try(rule: KnownSite, site: Site) -> Bound | Refusal:
         return Refusal(f"the rule {rule.id} needs {needs}", bound.needs, rule.id, bound.lever)
     defaults = _defaults(rule, site.numbers)
     calls = _calls(rule, site, defaults)
-    failed = next((ask for ask in site.asks if not _reproduced(ask, calls)), None)
+    failed = next(
+        (request for request in site.requests if not _reproduced(request, calls)), None
+    )
     if failed is not None:
         why = f"the rule {rule.id} does not give {told(failed)}"
-        above = max(site.asks, key=lambda ask: ask.bytes)
+        above = max(site.requests, key=lambda request: request.bytes)
         more = f"; {above.bytes:,} bytes are above its most, {bound.bytes:,}"
         told_all = why + (more if above.bytes > bound.bytes else "")
         return Refusal(why, known_site=rule.id, lever=bound.lever, refuted=told_all)
@@ -254,7 +256,7 @@ def _try(rule: KnownSite, site: Site) -> Bound | Refusal:
 
 def _dispatch(site: Site) -> dict[str, int]:
     """Whether tokens came to their experts by a way that no rule's rows were read for."""
-    ways = [ask.classes.get("prepare_finalize", []) for ask in site.asks] or [[]]
+    ways = [request.classes.get("prepare_finalize", []) for request in site.requests] or [[]]
     return {"unread_dispatch": int(not all(is_read(site.limits, way) for way in ways))}
 
 
@@ -289,23 +291,25 @@ class _Call:
     numbers: Mapping[str, int]
     monotone: bool
 
-    def gives(self, ask: Request) -> bool:
+    def gives(self, request: Request) -> bool:
         """True where it gives the bytes, buffer for buffer, for values that the step allows."""
         try:
             return reaches(
                 self.request,
-                ask,
+                request,
                 self.ends,
                 monotone=self.monotone,
-                fits=lambda drivers: same_buffers(self.whole, {**self.numbers, **drivers}, ask),
+                fits=lambda drivers: same_buffers(
+                    self.whole, {**self.numbers, **drivers}, request
+                ),
             )
         except (WstraceError, KeyError):
             return False
 
 
-def _reproduced(ask: Request, calls: Sequence[_Call]) -> bool:
+def _reproduced(request: Request, calls: Sequence[_Call]) -> bool:
     """True where one of the calls gives the request."""
-    return any(call.gives(ask) for call in calls)
+    return any(call.gives(request) for call in calls)
 
 
 def _calls(rule: KnownSite, site: Site, defaults: Mapping[str, Expression]) -> list[_Call]:

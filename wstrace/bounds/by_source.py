@@ -68,35 +68,35 @@ class _Merged:
 
 def by_source(site: Site) -> Bound | Refusal:
     """The worst case of the source's formula; over several branches, the largest."""
-    if not any(ask.provenance is not None for ask in site.asks):
-        return Refusal("no source was read" if site.asks else "")
+    if not any(request.provenance is not None for request in site.requests):
+        return Refusal("no source was read" if site.requests else "")
     merged = _Merged()
-    for ask in site.asks:
-        why = _refused(ask, site) or _merge(ask, site, merged)
+    for request in site.requests:
+        why = _refused(request, site) or _merge(request, site, merged)
         if why:
             return Refusal(why)
     return _maximised(site, merged)
 
 
-def _refused(ask: Request, site: Site) -> str | None:
+def _refused(request: Request, site: Site) -> str | None:
     """Why the source proves nothing about this request; None where it explains it."""
-    provenance = ask.provenance
+    provenance = request.provenance
     if provenance is None:
-        return f"no source was read for {told(ask)}"
+        return f"no source was read for {told(request)}"
     if provenance.formula is None or provenance.stopped:
         return f"the source could not be followed: {provenance.stopped or 'no formula'}"
     for leaf in provenance.leaves:
-        why = _leaf_refused(leaf, ask, site)
+        why = _leaf_refused(leaf, request, site)
         if why:
             return why
-    return _wrong(provenance, ask)
+    return _wrong(provenance, request)
 
 
-def _leaf_refused(leaf: Leaf, ask: Request, site: Site) -> str | None:
+def _leaf_refused(leaf: Leaf, request: Request, site: Site) -> str | None:
     if leaf.kind == "unbound":
         return f"{leaf.name} is not bound to a scheduler quantity: {leaf.why or leaf.where}"
     if leaf.value is None:
-        return f"the value of {leaf.name} was not read for {told(ask)}"
+        return f"the value of {leaf.name} was not read for {told(request)}"
     if leaf.kind == "constant":
         return None
     limit = site.roles.get(leaf.role or "")
@@ -104,20 +104,20 @@ def _leaf_refused(leaf: Leaf, ask: Request, site: Site) -> str | None:
         return f"{leaf.name} has no scheduler quantity with a limit"
     if limit.maximum is not None and leaf.value > limit.maximum:
         return f"{leaf.role} was {leaf.value}, above its limit {limit.expression}"
-    return _contradiction(leaf, ask)
+    return _contradiction(leaf, request)
 
 
-def _contradiction(leaf: Leaf, ask: Request) -> str | None:
+def _contradiction(leaf: Leaf, request: Request) -> str | None:
     """A driver larger than what the scheduler gave this step is not that driver."""
     if leaf.role not in ("num_computed_tokens", "num_scheduled_tokens"):
         return None
-    seen = [row[leaf.role] for row in scheduled_rows(ask) if leaf.role in row]
+    seen = [row[leaf.role] for row in scheduled_rows(request) if leaf.role in row]
     if seen and leaf.value is not None and leaf.value > max(seen):
         return f"{leaf.role} was {leaf.value} where the step scheduled {max(seen)}"
     return None
 
 
-def _wrong(provenance: Provenance, ask: Request) -> str | None:
+def _wrong(provenance: Provenance, request: Request) -> str | None:
     """Why the formula (or each arm of a condition) does not give the request's bytes."""
     values = {leaf.name: leaf.value for leaf in provenance.leaves if leaf.value is not None}
     given: set[int] = set()
@@ -125,19 +125,19 @@ def _wrong(provenance: Provenance, ask: Request) -> str | None:
         try:
             given.add(expression.parse(text).evaluate(values))
         except WstraceError as error:
-            return f"the source's formula fails for {told(ask)}: {error.message}"
-    if ask.bytes in given:
+            return f"the source's formula fails for {told(request)}: {error.message}"
+    if request.bytes in given:
         return None
-    return f"the source's formula gives {max(given):,} for {told(ask)}"
+    return f"the source's formula gives {max(given):,} for {told(request)}"
 
 
-def _merge(ask: Request, site: Site, merged: _Merged) -> str | None:
-    assert ask.provenance is not None
-    leaves = ask.provenance.leaves
+def _merge(request: Request, site: Site, merged: _Merged) -> str | None:
+    assert request.provenance is not None
+    leaves = request.provenance.leaves
     drivers = _variables([leaf for leaf in leaves if leaf.kind == "driver"])
     renamed = {**drivers, **_bound_constants(leaves, site)}
-    formula = expression.parse(ask.provenance.formula or "").substitute(renamed)
-    way = (tuple(ask.provenance.callers), tuple(ask.provenance.types))
+    formula = expression.parse(request.provenance.formula or "").substitute(renamed)
+    way = (tuple(request.provenance.callers), tuple(request.provenance.types))
     roles = {leaf.name: leaf.role or "" for leaf in leaves}
     merged.drivers |= {variable: roles[name] for name, variable in drivers.items()}
     values = {leaf.name: leaf.value or 0 for leaf in leaves}
@@ -152,15 +152,15 @@ def _merge(ask: Request, site: Site, merged: _Merged) -> str | None:
             before = merged.constants[merged.names[way, _constant_name(leaf)]]
             return f"{leaf.name} was {before} and {leaf.value}: it is no constant"
         if leaf.why.startswith(_ASSUMED):
-            merged.assumed.setdefault(name, set()).add(_kind_of_request(ask, row))
+            merged.assumed.setdefault(name, set()).add(_kind_of_request(request, row))
     asked = merged.formulas.setdefault(str(formula.substitute(named)), {})
-    asked[way] = max(ask.bytes, asked.get(way, 0))
+    asked[way] = max(request.bytes, asked.get(way, 0))
     return None
 
 
-def _kind_of_request(ask: Request, row: dict[str, int]) -> tuple[object, ...]:
+def _kind_of_request(request: Request, row: dict[str, int]) -> tuple[object, ...]:
     """What tells two requests apart: their drivers, or the step where there are none."""
-    tokens = ask.step.total_tokens if ask.step is not None and not row else None
+    tokens = request.step.total_tokens if request.step is not None and not row else None
     return (tokens, *sorted(row.items()))
 
 
@@ -212,7 +212,7 @@ def _maximised(site: Site, merged: _Merged) -> Bound | Refusal:
     fixed = [f"{name} = {value}" for name, value in merged.constants.items()]
     if fixed:
         why += f" (read once: {', '.join(fixed)})"
-    unheld, unseen = merged.unheld(), _unseen(site.asks)
+    unheld, unseen = merged.unheld(), _unseen(site.requests)
     if unheld:
         # One request cannot tell a constant from a number that happened to have this value.
         why += f"; not proved: only one kind of request shows {', '.join(unheld)}"
@@ -227,13 +227,13 @@ def _maximised(site: Site, merged: _Merged) -> Bound | Refusal:
         return Refusal(f"the source's formula has no worst case: {error.message}")
 
 
-def _unseen(asks: Sequence[Request]) -> tuple[str, ...]:
+def _unseen(requests: Sequence[Request]) -> tuple[str, ...]:
     """Calls of a function on the way that no request came by: each request names all but its
     own, so that what every one of them names was never made."""
     named: dict[str, set[str]] = {}
-    for ask in asks:
+    for request in requests:
         mine: dict[str, set[str]] = {}
-        for other in ask.provenance.others if ask.provenance else ():
+        for other in request.provenance.others if request.provenance else ():
             mine.setdefault(SiteKey.called(other).function, set()).add(other)
         for function, calls in mine.items():
             named[function] = named.get(function, calls) & calls

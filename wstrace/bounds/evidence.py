@@ -48,14 +48,14 @@ class Site:
 
     file: str
     function: str
-    asks: tuple[Request, ...]
+    requests: tuple[Request, ...]
     limits: dict[str, Limit]
     vllm_version: str | None = None
 
     @cached_property
     def observed(self) -> int:
         """The largest request seen, in bytes; 0 without any."""
-        return max((ask.bytes for ask in self.asks), default=0)
+        return max((request.bytes for request in self.requests), default=0)
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -70,15 +70,17 @@ class Site:
         return role_limits(self.limits)
 
 
-def scheduled_rows(ask: Request) -> tuple[Row, ...]:
-    """The scheduler's values for `ask` where they are the truth: a real step's."""
-    return rows(ask.step) if ask.step is not None and ask.step.kind == "real" else ()
+def scheduled_rows(request: Request) -> tuple[Row, ...]:
+    """The scheduler's values for `request` where they are the truth: a real step's."""
+    return (
+        rows(request.step) if request.step is not None and request.step.kind == "real" else ()
+    )
 
 
-def told(ask: Request) -> str:
+def told(request: Request) -> str:
     """One request, as a sentence names it: '10,420,224 bytes in serving, step 12'."""
-    step = f", step {ask.step.index}" if ask.step is not None else ""
-    return f"{ask.bytes:,} bytes in {ask.phase}{step}"
+    step = f", step {request.step.index}" if request.step is not None else ""
+    return f"{request.bytes:,} bytes in {request.phase}{step}"
 
 
 def rows(step: Step | None) -> tuple[Row, ...]:
@@ -125,30 +127,30 @@ def _decodes(request: ScheduledRequest) -> bool:
 
 
 def reaches(
-    request: Expression,
-    ask: Request,
+    formula: Expression,
+    request: Request,
     ends: Mapping[str, int],
     *,
     monotone: bool = True,
     fits: Callable[[Mapping[str, int]], bool] = lambda _: True,
 ) -> bool:
-    """True where `request` is the bytes of `ask` for some values of its drivers that `fits`
+    """True where `formula` is the bytes of `request` for some values of its drivers that `fits`
     takes.
 
     `ends` are the drivers' limits. A real step narrows them to what the scheduler gave; a
     dummy step (profiling, capture) may have had any. `monotone`: the formula rises in each
     driver, so that the last one is found by bisection.
     """
-    every = _spans(ask, ends, first=0 if monotone else 1)
-    return any(_reachable(request, spans, ask.bytes, monotone, fits) for spans in every)
+    every = _spans(request, ends, first=0 if monotone else 1)
+    return any(_reachable(formula, spans, request.bytes, monotone, fits) for spans in every)
 
 
-def _spans(ask: Request, ends: Mapping[str, int], first: int) -> list[dict[str, range]]:
+def _spans(request: Request, ends: Mapping[str, int], first: int) -> list[dict[str, range]]:
     """The values of each driver that the step allows, one dict a request it may have served."""
     whole = {name: range(first, end + 1) for name, end in ends.items()}
     spans = [
         {name: _span(name, row, span) for name, span in whole.items()}
-        for row in scheduled_rows(ask)
+        for row in scheduled_rows(request)
     ]
     return spans or [whole]
 
@@ -165,7 +167,7 @@ def _span(name: str, row: Mapping[str, int], whole: range) -> range:
 
 
 def _reachable(
-    request: Expression,
+    formula: Expression,
     spans: Mapping[str, range],
     size: int,
     monotone: bool,
@@ -180,14 +182,14 @@ def _reachable(
         return False
     for values in product(*(spans[name] for name in outer)):
         fixed = dict(zip(outer, values, strict=True))
-        met = _meeting(request, fixed, names[len(outer) :], spans, size)
+        met = _meeting(formula, fixed, names[len(outer) :], spans, size)
         if met is not None and fits(met):
             return True
     return False
 
 
 def _meeting(
-    request: Expression,
+    formula: Expression,
     fixed: dict[str, int],
     rest: Sequence[str],
     spans: Mapping[str, range],
@@ -196,13 +198,13 @@ def _meeting(
     """The values that give `size`: with all but one driver fixed, the last is searched by
     bisection, since the rule rises in it. Where several do, its buffers are the same in all."""
     if not rest:
-        return fixed if request.evaluate(fixed) == size else None
+        return fixed if formula.evaluate(fixed) == size else None
     span = spans[rest[0]]
     low, high = 0, len(span)
     while low < high:
         middle = (low + high) // 2
         tried = {**fixed, rest[0]: span[middle]}
-        value = request.evaluate(tried)
+        value = formula.evaluate(tried)
         if value == size:
             return tried
         low, high = (middle + 1, high) if value < size else (low, middle)

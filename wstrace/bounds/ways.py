@@ -21,7 +21,7 @@ _WAYS: tuple[Callable[[Site], Bound | Refusal], ...] = (by_rule, by_source, by_b
 
 
 def bound_site(
-    asks: Sequence[Request],
+    requests: Sequence[Request],
     limits: Mapping[str, Limit],
     *,
     file: str,
@@ -32,7 +32,7 @@ def bound_site(
 
     `bytes` is None only where there is no request and no rule with all its numbers.
     """
-    site = Site(file, function, tuple(asks), dict(limits), vllm_version)
+    site = Site(file, function, tuple(requests), dict(limits), vllm_version)
     refusals: list[Refusal] = []
     for way in _WAYS:
         found = way(site)
@@ -67,9 +67,9 @@ def _observed(site: Site, refusals: Sequence[Refusal]) -> Bound:
     known = next((r for r in refusals if r.known_site), Refusal(""))
     seen = "the largest request seen; a larger one can still fail"
     return Bound(
-        bytes=site.observed if site.asks else None,
+        bytes=site.observed if site.requests else None,
         grade="observed",
-        why="; ".join([seen if site.asks else "no request was seen", *_spoken(refusals)]),
+        why="; ".join([seen if site.requests else "no request was seen", *_spoken(refusals)]),
         needs=tuple(dict.fromkeys(name for r in refusals for name in r.needs)),
         lever=known.lever,
         known_site=known.known_site,

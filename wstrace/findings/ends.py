@@ -260,7 +260,7 @@ def _asked_on(peer: Worker, worker: Worker, step: int) -> bool:
         return False
     for where, use in peer.sites.items():
         own = worker.sites.get(where)
-        known = {ask.bytes for ask in own.after} if own else set()
+        known = {request.bytes for request in own.after} if own else set()
         if known and any(_new(seen, step, known) for seen in use.of_epoch):
             return True
     return False

@@ -42,7 +42,7 @@ def _not_escaped(worker: Worker, use: WorkerSite, bound: Bound) -> list[Finding]
     """WS103 or WS107: it has fitted so far."""
     if use.worst is not None and use.worst.outcome == "latent":
         return [_latent(worker, use, use.worst.request, use.arena, bound)]
-    worst = max(use.after or use.asks, key=lambda a: a.bytes, default=None)
+    worst = max(use.after or use.requests, key=lambda r: r.bytes, default=None)
     arena = worker.arena(use.slot)
     if worst is None:
         return []

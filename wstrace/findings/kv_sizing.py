@@ -136,11 +136,11 @@ def usual_bytes(worker: Worker, slot: Slot, largest: int) -> int:
     this errs upwards. `largest` where nothing was counted.
     """
     captured = [
-        ask.bytes
+        request.bytes
         for (_, where), use in worker.sites.items()
         if where == slot
-        for ask in use.asks
-        if ask.capturing
+        for request in use.requests
+        if request.capturing
     ]
     groups = sorted(
         (count.max_bytes, count.calls) for count in worker.newest.values() if count.slot == slot

@@ -194,36 +194,38 @@ def _not_looked_at(worker: Worker, looked_at: set[Slot]) -> Iterator[Finding]:
     told = set(looked_at)
     streams: dict[Slot, set[int]] = {}
     for (_, slot), use in worker.sites.items():
-        streams.setdefault(slot, set()).update(ask.stream for ask in use.asks if _tells(ask))
+        streams.setdefault(slot, set()).update(
+            request.stream for request in use.requests if _tells(request)
+        )
     several = {slot for slot, found in streams.items() if len(found) > 1} - told
     if several:
         worker = whole_worker(worker)  # from here on the step of each request counts
     for (key, slot), use in worker.sites.items():
-        for ask in use.asks if slot in several else ():
-            if not _tells(ask) or ask.step is None or slot in told:
+        for request in use.requests if slot in several else ():
+            if not _tells(request) or request.step is None or slot in told:
                 continue
-            first = seen.setdefault((slot, ask.step.index), ask)
-            if first.stream != ask.stream:
+            first = seen.setdefault((slot, request.step.index), request)
+            if first.stream != request.stream:
                 told.add(slot)
                 yield Finding(
                     code="WS304",
                     severity="warning",
-                    detail=f"two streams asked in this slot in step {ask.step.index}; whether "
-                    "an event orders them was not looked at",
+                    detail=f"two streams asked in this slot in step {request.step.index}; "
+                    "whether an event orders them was not looked at",
                     advice=UNORDERED,
                     file=key.file,
                     function=key.function,
                     caller=use.caller,
                     slot=slot,
                     ranks=(worker.ranks,),
-                    serving_bytes=ask.bytes,
-                    phase=ask.phase,
-                    step=ask.step,
+                    serving_bytes=request.bytes,
+                    phase=request.phase,
+                    step=request.step,
                 )
 
 
-def _tells(ask: Request) -> bool:
-    return ask.step is not None and ask.step.kind == "real" and not ask.capturing
+def _tells(request: Request) -> bool:
+    return request.step is not None and request.step.kind == "real" and not request.capturing
 
 
 def order_notes(workers: Sequence[Worker]) -> list[str]:

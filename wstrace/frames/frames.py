@@ -143,7 +143,7 @@ def step_rows(run: AnalysedRun) -> Iterator[Row]:
             "max_scheduled": max((r.scheduled for r in step.requests), default=None),
             "requests": len(seen),
             "bytes": max(request.bytes for _, request, _ in seen),
-            "escaped": any(worker.seen(ask).outcome == "escaped" for _, ask, _ in seen),
+            "escaped": any(worker.seen(request).outcome == "escaped" for _, request, _ in seen),
         }
 
 

@@ -123,5 +123,5 @@ def _once(told: str, why: str) -> str:
 
 
 def _seen_too(kept: SiteBound, new: SiteBound) -> SiteBound:
-    most = max(kept.asks_max, new.asks_max)
-    return replace(kept, asks_max=most, bound=replace(kept.bound, observed=most))
+    most = max(kept.largest, new.largest)
+    return replace(kept, largest=most, bound=replace(kept.bound, observed=most))

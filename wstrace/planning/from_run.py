@@ -133,13 +133,13 @@ def site_bounds(sites: Sequence[RunSite]) -> list[SiteBound]:
 
 def _site_bound(group: Sequence[RunSite]) -> SiteBound:
     worst = max(group, key=lambda s: s.bound.bytes or 0)
-    asks = [ask for site in group for _, use in site.uses for ask in use.asks]
+    requests = [request for site in group for _, use in site.uses for request in use.requests]
     return SiteBound(
         file=worst.key.file,
         function=worst.key.function,
         bound=worst.bound,
-        asks_max=max(s.largest for s in group),
-        p99=p99(asks),
+        largest=max(s.largest for s in group),
+        p99=p99(requests),
         slots=tuple(sorted({site.slot for site in group})),
         by_rank=_by_rank(worst),
     )

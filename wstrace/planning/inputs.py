@@ -19,7 +19,7 @@ _MOST: Final = 1 << 40
 class SiteBound:
     """One site as the plan takes it: its bound over all ranks and slots, sizes in bytes.
 
-    `asks_max` is the largest request seen, `p99` the size that 99 % of the different sizes
+    `largest` is the largest request seen, `p99` the size that 99 % of the different sizes
     seen stay within. `cover` is the choice that an earlier reserve made for it, if any.
     `by_rank` says the bounds of the ranks, in words, where they differ.
     """
@@ -27,7 +27,7 @@ class SiteBound:
     file: str
     function: str
     bound: Bound
-    asks_max: int = 0
+    largest: int = 0
     p99: int | None = None
     slots: tuple[Slot, ...] = ()
     cover: str = ""

@@ -212,9 +212,9 @@ def _distinct(items: Sequence[NotCovered]) -> list[NotCovered]:
     return list({(item.site, item.why): item for item in items}.values())
 
 
-def p99(asks: Sequence[Request]) -> int | None:
+def p99(requests: Sequence[Request]) -> int | None:
     """The size that 99 % of the different sizes stay within (a trace counts no call alone)."""
-    sizes = sorted({ask.bytes for ask in asks})
+    sizes = sorted({request.bytes for request in requests})
     return sizes[max(0, -(-len(sizes) * 99 // 100) - 1)] if sizes else None
 
 
@@ -231,7 +231,7 @@ def _reserve(
 
 def _follows(site: SiteBound, engine: Engine) -> SiteReserve:
     """The site with its formula; numbers that a live config lacks too are its constants."""
-    reserve = reserve_of(site.bound, site.name, site.asks_max)
+    reserve = reserve_of(site.bound, site.name, site.largest)
     names: set[str] = set()
     for text in (reserve.formula or "0", *reserve.drivers.values(), *reserve.joint):
         names |= expression.parse(text).names
@@ -241,7 +241,7 @@ def _follows(site: SiteBound, engine: Engine) -> SiteReserve:
 
 
 def _chosen(choice: str, site: SiteBound) -> tuple[int, Cover]:
-    seen = site.asks_max or site.bound.observed
+    seen = site.largest or site.bound.observed
     if choice == "observed":
         return seen, "observed"
     if choice == "p99":
@@ -300,7 +300,7 @@ def _dropped(
         NotCovered(
             site=site.name,
             why=f"needs no bytes under these limits; in the trace it asked "
-            f"{human(site.asks_max)}.",
+            f"{human(site.largest)}.",
             what_helps="Leave out the --set that takes its need away, if it can still ask.",
         )
         for site in asked

@@ -76,15 +76,17 @@ class RunSite:
     def served(self) -> bool:
         """Whether a request of it was seen in serving."""
         return any(
-            use.calls.get("serving") or any(a.phase == "serving" for a in use.asks)
+            use.calls.get("serving") or any(r.phase == "serving" for r in use.requests)
             for _, use in self.uses
         )
 
     @cached_property
     def captured(self) -> bool:
         """Whether it asked while a graph that serves was captured: a replay runs no Python."""
-        asks = (ask for _, use in self.uses for ask in use.asks)
-        return any(ask.capturing and ask.phase != "graph-estimate" for ask in asks)
+        requests = (request for _, use in self.uses for request in use.requests)
+        return any(
+            request.capturing and request.phase != "graph-estimate" for request in requests
+        )
 
     @property
     def replayed(self) -> bool:
@@ -99,8 +101,8 @@ class RunSite:
     @property
     def worst(self) -> Request | None:
         """The largest recorded request."""
-        asks = [ask for _, use in self.uses for ask in use.asks]
-        return max(asks, key=lambda a: a.bytes, default=None)
+        requests = [request for _, use in self.uses for request in use.requests]
+        return max(requests, key=lambda r: r.bytes, default=None)
 
     @property
     def layers(self) -> list[str]:
@@ -142,7 +144,7 @@ class Run:
         known = self._bounds.get((alike, key))
         if known is None:
             known = bound_site(
-                distinct(self._asks[alike, key]),
+                distinct(self._requests[alike, key]),
                 worker.limits,
                 file=key.file,
                 function=key.function,
@@ -162,12 +164,12 @@ class Run:
         return {worker: groups.setdefault(text, len(groups)) for worker, text in texts.items()}
 
     @cached_property
-    def _asks(self) -> dict[tuple[int, SiteKey], list[Request]]:
+    def _requests(self) -> dict[tuple[int, SiteKey], list[Request]]:
         """All requests of a site by group of like ranks."""
         found: dict[tuple[int, SiteKey], list[Request]] = {}
         for worker in self.workers:
             for (key, _), use in worker.sites.items():
-                found.setdefault((self._alike[id(worker)], key), []).extend(use.asks)
+                found.setdefault((self._alike[id(worker)], key), []).extend(use.requests)
         return found
 
     _bounds: dict[tuple[int, SiteKey], Bound] = field(default_factory=dict)
@@ -177,10 +179,10 @@ class Run:
         return lambda key: self._bound(worker, key)
 
 
-def distinct(asks: list[Request]) -> list[Request]:
+def distinct(requests: list[Request]) -> list[Request]:
     """The requests that differ in what a bound looks at: ranks in step ask the same."""
     look = _Looks().of
-    return list({look(ask): ask for ask in reversed(asks)}.values())[::-1]
+    return list({look(request): request for request in reversed(requests)}.values())[::-1]
 
 
 class _Looks:
@@ -194,16 +196,16 @@ class _Looks:
         self._by_id: dict[int, int] = {}
         self._numbers: dict[object, int] = {}
 
-    def of(self, ask: Request) -> tuple[object, ...]:
-        step, made, specs, known = ask.step, ask.provenance, ask.specs, self._by_id
+    def of(self, request: Request) -> tuple[object, ...]:
+        step, made, specs, known = request.step, request.provenance, request.specs, self._by_id
         shapes = known.get(id(specs)) or self._number(specs, _shapes(specs))
         source = known.get(id(made)) or self._number(made, _source(made))
         if step is None:
-            return (ask.bytes, ask.phase, shapes, source)
+            return (request.bytes, request.phase, shapes, source)
         requests = step.requests
         scheduled = known.get(id(requests)) or self._number(requests, tuple(requests))
         numbers = (step.kind, step.total_tokens, step.num_reqs, scheduled)
-        return (ask.bytes, ask.phase, shapes, source, *numbers)
+        return (request.bytes, request.phase, shapes, source, *numbers)
 
     def _number(self, part: object, look: object) -> int:
         """From 1; equal looks have one number."""

@@ -122,7 +122,7 @@ class WorkerSite:
     locks: LockEpochs = field(default_factory=LockEpochs, repr=False)
 
     @cached_property
-    def asks(self) -> list[Request]:
+    def requests(self) -> list[Request]:
         """Every recorded request; to be asked for when all of them are read."""
         return [seen.request for seen in self.seen]
 
@@ -176,12 +176,12 @@ class WorkerSite:
     @cached_property
     def warmup_bytes(self) -> int:
         """The largest request before the lock that decides; 0 when there was none."""
-        return max([ask.bytes for ask in self.warmup], default=0)
+        return max([request.bytes for request in self.warmup], default=0)
 
     @cached_property
     def after_bytes(self) -> int:
         """The largest request from that lock on; 0 when there was none."""
-        return max([ask.bytes for ask in self.after], default=0)
+        return max([request.bytes for request in self.after], default=0)
 
     @property
     def arena(self) -> int:
@@ -198,7 +198,7 @@ class WorkerSite:
     @property
     def layers(self) -> list[str]:
         """Names of the layers seen asking here (the first of each novel request)."""
-        return sorted({ask.layer for ask in self.asks} - {""})
+        return sorted({request.layer for request in self.requests} - {""})
 
 
 @dataclass
@@ -326,7 +326,7 @@ def read_worker(process: ProcessTrace) -> Worker | None:
     worker = Worker(process, init, dict(init.limits), world)
     for record in process.records:
         if type(record) is Request:
-            _add_ask(worker, record, process.repeats.get(id(record)))
+            _add_request(worker, record, process.repeats.get(id(record)))
         elif isinstance(record, Counts):
             worker.counts = record
             for count in record.counts:  # cumulative: the newest of each key counts
@@ -370,12 +370,13 @@ def _add(worker: Worker, record: Record) -> None:
             worker.ended = True
 
 
-def _add_ask(worker: Worker, ask: Request, repeats: Repeats | None) -> None:
-    if ask.phase in SKIPPED:
-        worker.skipped.append(worker.epochs.see(_key(worker, ask.site), ask, repeats))
+def _add_request(worker: Worker, request: Request, repeats: Repeats | None) -> None:
+    if request.phase in SKIPPED:
+        worker.skipped.append(worker.epochs.see(_key(worker, request.site), request, repeats))
         return
-    use = worker._places.get((ask.site, ask.slot)) or _use(worker, ask.site, ask.slot)
-    use.seen.append(worker.epochs.see(use.key, ask, repeats))
+    place = request.site, request.slot
+    use = worker._places.get(place) or _use(worker, *place)
+    use.seen.append(worker.epochs.see(use.key, request, repeats))
 
 
 def _key(worker: Worker, site: int) -> SiteKey:
@@ -399,8 +400,9 @@ def _use(worker: Worker, site: int, slot: Slot) -> WorkerSite:
 
 def real_steps(worker: Worker) -> list[Step]:
     """The real steps in which a recorded request was made, of those that are alike one."""
-    asks = (ask for use in worker.sites.values() for ask in use.asks)
-    return [a.step for a in asks if a.step and a.step.kind == "real" and a.phase == "serving"]
+    requests = (request for use in worker.sites.values() for request in use.requests)
+    served = (r.step for r in requests if r.phase == "serving")
+    return [step for step in served if step and step.kind == "real"]
 
 
 def _at_least(counts: Counts, served: Steps, steps: list[Step]) -> Counts:

@@ -51,60 +51,60 @@ def gaps(process: ProcessTrace) -> Iterator[str]:
     """
     if process.worker is None or process.lost or not process.header.python:
         return
-    asks = [record for record in process.records if type(record) is Request]
+    requests = [record for record in process.records if type(record) is Request]
     events = process.events
     if not process.totals.in_order:
         yield "its records are not in the order of their times"
-    yield from _sites(asks, events)
-    yield from _uncounted(asks, events)
-    yield from _unasked(asks, events)
+    yield from _sites(requests, events)
+    yield from _uncounted(requests, events)
+    yield from _unasked(requests, events)
     if not process.header.parent:
-        yield from _phases(asks, events)
-        yield from _managers(asks, events)
+        yield from _phases(requests, events)
+        yield from _managers(requests, events)
         yield from _locks(process.records)
         yield from _growths(events)
-        yield from _captures(asks, events)
+        yield from _captures(requests, events)
         if not process.cut:  # what is cut may be what a site asked
-            yield from _idle_sites(asks, events)
+            yield from _idle_sites(requests, events)
         yield from _said_once(process, events)
 
 
-def _sites(asks: list[Request], events: list[Record]) -> Iterator[str]:
+def _sites(requests: list[Request], events: list[Record]) -> Iterator[str]:
     known = {record.id for record in events if isinstance(record, Site)}
-    named: set[int | None] = {ask.site for ask in asks}
+    named: set[int | None] = {request.site for request in requests}
     named |= {r.site for r in events if isinstance(r, Growth | Failure)}
     if named - known - {None}:
         yield "a request names a site that is in no record"
 
 
-def _idle_sites(asks: list[Request], events: list[Record]) -> Iterator[str]:
+def _idle_sites(requests: list[Request], events: list[Record]) -> Iterator[str]:
     """A site is written when it asks, just before what it asked for; not so past a cap."""
     if _capped(events):
         return
-    named: set[int | None] = {ask.site for ask in asks}
+    named: set[int | None] = {request.site for request in requests}
     named |= {r.site for r in events if isinstance(r, Growth | Failure | Persistent | View)}
     named |= {n for r in events if isinstance(r, Ordering) for n in (r.first, r.second)}
     if any(isinstance(r, Site) and r.id not in named for r in events):
         yield "a site asked, and what it asked for is in no record"
 
 
-def _uncounted(asks: list[Request], events: list[Record]) -> Iterator[str]:
+def _uncounted(requests: list[Request], events: list[Record]) -> Iterator[str]:
     """The counters of a phase are written before the next one begins."""
     told = [record for record in events if isinstance(record, Counts | Failure)]
     lost = any(isinstance(r, Note) and r.failed_piece == "counts" for r in events)
     ended = {r.ns for r in events if isinstance(r, PhaseChange)}
-    if asks and not told and not lost and max(ended, default=0) > asks[0].ns:
+    if requests and not told and not lost and max(ended, default=0) > requests[0].ns:
         yield "a phase with requests ended, and no counters were written"
 
 
-def _unasked(asks: list[Request], events: list[Record]) -> Iterator[str]:
+def _unasked(requests: list[Request], events: list[Record]) -> Iterator[str]:
     """Counted and not recorded; where a cap was reached the counters are all there is."""
     if _capped(events):
         return
     largest: Asked = {}
-    for ask in asks:
-        key = ask.site, ask.slot, ask.phase
-        largest[key] = max(ask.bytes, largest.get(key, 0))
+    for request in requests:
+        key = request.site, request.slot, request.phase
+        largest[key] = max(request.bytes, largest.get(key, 0))
     for count in _counts(events):
         if count.max_bytes > largest.get((count.site, count.slot, count.phase), -1):
             size = human(count.max_bytes)
@@ -122,18 +122,18 @@ def _counts(events: Iterable[Record]) -> Iterator[Count]:
             yield from record.counts
 
 
-def _phases(asks: list[Request], events: list[Record]) -> Iterator[str]:
+def _phases(requests: list[Request], events: list[Record]) -> Iterator[str]:
     entered = {"init", *(r.phase for r in events if isinstance(r, PhaseChange))}
-    made = [r.phase for r in (*asks, *(e for e in events if isinstance(e, Growth | Lock)))]
+    made = [r.phase for r in (*requests, *(e for e in events if isinstance(e, Growth | Lock)))]
     for phase in made:
         if phase not in entered:
             yield f"a request was made in {phase}, and no record says when that began"
             return
 
 
-def _managers(asks: list[Request], events: list[Record]) -> Iterator[str]:
+def _managers(requests: list[Request], events: list[Record]) -> Iterator[str]:
     known = {0, *(record.id for record in events if isinstance(record, Manager))}
-    named = {ask.manager for ask in asks}
+    named = {request.manager for request in requests}
     named |= {r.manager for r in events if isinstance(r, Growth | Failure | Lock)}
     if named - known:
         yield "a request names a manager that is in no record"
@@ -176,9 +176,9 @@ def _growths(events: Iterable[Record]) -> Iterator[str]:
                     return
 
 
-def _captures(asks: list[Request], events: list[Record]) -> Iterator[str]:
+def _captures(requests: list[Request], events: list[Record]) -> Iterator[str]:
     ended = {record.graph for record in events if isinstance(record, Capture)}
-    started = {ask.graph for ask in asks if ask.graph is not None}
+    started = {request.graph for request in requests if request.graph is not None}
     if started - ended and _served(events):
         yield "a request was captured in a graph that is in no record"
 

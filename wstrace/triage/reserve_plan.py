@@ -72,7 +72,7 @@ def _bounds(covered: Sequence[Finding]) -> list[SiteBound]:
             known = SiteBound(finding.file, finding.function, bound, asked)
         elif (finding.bound.bytes or 0) > (known.bound.bytes or 0):
             known = replace(known, bound=bound)
-        found[finding.where] = replace(known, asks_max=max(known.asks_max, asked))
+        found[finding.where] = replace(known, largest=max(known.largest, asked))
     return list(found.values())
 
 

@@ -155,11 +155,11 @@ def _bound(
         "caller": scene.caller,
         "prepare_finalize": scene.dispatch(release, engine),
     }
-    asks = tuple(
+    requests = tuple(
         _request(classes, index, state, specs) for index, (state, specs) in enumerate(seen)
     )
     limits = {**told, **scene.numbers(engine)}
-    found = by_rule(Site(scene.file, scene.function, asks, limits, release.version))
+    found = by_rule(Site(scene.file, scene.function, requests, limits, release.version))
     if isinstance(found, Bound):
         return found if found.grade == "proved" else found.why
     return found.why or "no rule"

@@ -86,12 +86,12 @@ def test_the_slicer_closes_the_running_function(function: str) -> None:
     ],
 )
 def test_the_rule_gives_every_request(file: str, function: str, bound: int, rule: str) -> None:
-    asks = [
+    requests = [
         Request(site=1, slot=Slot(), bytes=r["bytes"], arena=0, phase="serving")
         for r in live()
         if r["function"] == function
     ]
-    found = bound_site(asks, LIMITS, file=file, function=function, vllm_version=VERSION)
+    found = bound_site(requests, LIMITS, file=file, function=function, vllm_version=VERSION)
     assert (found.grade, found.bytes, found.known_site) == ("proved", bound, rule)
     assert (f"the rule does not know {CLASS}" in found.why) == (file == FLASH)
 

@@ -30,11 +30,13 @@ _ITEMSIZE: Final = {"torch.float16": 2, "torch.bfloat16": 2, "torch.float32": 4}
 _PHASES: Final[dict[str, Phase]] = {"init": "graph-estimate", "capture": "capture"}
 
 
-def asks(run: str, function: str) -> list[Request]:
+def requests(run: str, function: str) -> list[Request]:
     """The requests of `function` (its qualified name) in one run, in order."""
     lines = (DATA / f"vllm-0.21.0-turboquant-{run}.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
-    return [_ask(e) for e in events if e["ev"] == "get" and e["stack"][0].endswith(function)]
+    return [
+        _request(e) for e in events if e["ev"] == "get" and e["stack"][0].endswith(function)
+    ]
 
 
 def growths(run: str) -> list[tuple[int, int]]:
@@ -44,7 +46,7 @@ def growths(run: str) -> list[tuple[int, int]]:
     return [(e["req"], e["cur"]) for e in events if e["ev"] == "grow"]
 
 
-def _ask(event: dict[str, Any]) -> Request:
+def _request(event: dict[str, Any]) -> Request:
     specs = [_spec(shape, dtype) for shape, dtype in event["shapes"]]
     return Request(
         site=1,

@@ -153,9 +153,11 @@ def test_padded_weights_count_as_the_layer_keeps_them() -> None:
 
 
 def _bound(classes: dict[str, list[str]], size: int) -> Any:
-    ask = Request(site=1, slot=Slot(), bytes=size, arena=0, phase="profile", classes=classes)
+    request = Request(
+        site=1, slot=Slot(), bytes=size, arena=0, phase="profile", classes=classes
+    )
     limits = V3_EXPERTS | {"max_num_batched_tokens": 8192, "data_parallel_size": 16}
-    return bound_site([ask], limits, file=MODULAR, function=ALLOCATE, vllm_version="0.33.0")
+    return bound_site([request], limits, file=MODULAR, function=ALLOCATE, vllm_version="0.33.0")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,7 @@ def test_experts_that_no_rule_names_are_not_proved_by_a_size_that_fits() -> None
 
 def test_two_kinds_of_experts_at_one_site_need_a_rule_each() -> None:
     sizes = {"FlashInferExperts": 1792 * MIB, "TritonExperts": 28_672 * MIB}
-    asks = [
+    requests = [
         Request(
             site=1,
             slot=Slot(),
@@ -194,7 +196,7 @@ def test_two_kinds_of_experts_at_one_site_need_a_rule_each() -> None:
         for name, size in sizes.items()
     ]
     limits = V3_EXPERTS | {"max_num_batched_tokens": 8192, "data_parallel_size": 16}
-    found = bound_site(asks, limits, file=MODULAR, function=ALLOCATE, vllm_version="0.33.0")
+    found = bound_site(requests, limits, file=MODULAR, function=ALLOCATE, vllm_version="0.33.0")
     assert (found.grade, found.bytes) == ("proved", 28_672 * MIB)
 
 

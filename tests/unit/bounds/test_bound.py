@@ -38,7 +38,7 @@ def _field(run: str, function: str, **changes: Limit) -> Bound:
     limits = {**field_data.LIMITS, **changes}
     given = {name: value for name, value in limits.items() if value is not None}
     return bound_site(
-        field_data.asks(run, function),
+        field_data.requests(run, function),
         given,
         file=field_data.FILE,
         function=function,
@@ -50,7 +50,9 @@ def test_the_extract_is_the_run_that_was_reported() -> None:
     grown = field_data.growths("grow")
     assert grown[1] == (10420224, 2146816)
     assert (
-        max(a.bytes for a in field_data.asks("grow", CONTINUATION)) == grown[-1][0] == 60358656
+        max(a.bytes for a in field_data.requests("grow", CONTINUATION))
+        == grown[-1][0]
+        == 60358656
     )
 
 
@@ -85,17 +87,17 @@ def test_a_rule_with_wrong_numbers_is_not_taken() -> None:
 
 
 def test_a_rule_must_fit_the_step_and_not_only_some_length() -> None:
-    asks = field_data.asks("grow", CONTINUATION)
-    step = asks[-1].step
+    requests = field_data.requests("grow", CONTINUATION)
+    step = requests[-1].step
     assert step is not None
     alone = [ScheduledRequest(scheduled=528, computed=100)]
     other = msgspec.structs.replace(step, requests=alone)
-    asks[-1] = msgspec.structs.replace(asks[-1], step=other)
-    bound = bound_site(asks, field_data.LIMITS, file=field_data.FILE, function=CONTINUATION)
+    requests[-1] = msgspec.structs.replace(requests[-1], step=other)
+    bound = bound_site(requests, field_data.LIMITS, file=field_data.FILE, function=CONTINUATION)
     assert bound.grade == "observed"
 
 
-def _ask(cached: int, scheduled: int = 64, **changes: object) -> Request:
+def _request(cached: int, scheduled: int = 64, **changes: object) -> Request:
     """A continuation of the testbed's kind: 2 heads, 64 wide, 2 bytes, blocks of 16."""
     rows = -(-cached // 16) * 16
     size = 2 * (-(-2 * rows * 64 * 2 // 256) * 256)
@@ -129,14 +131,14 @@ def _provenance(cached: int, **changes: object) -> Provenance:
     return Provenance(**fields)  # type: ignore[arg-type]
 
 
-def _bound(asks: list[Request], **changes: Limit) -> Bound:
+def _bound(requests: list[Request], **changes: Limit) -> Bound:
     return bound_site(
-        asks, {**LIMITS, **changes}, file="own/layer.py", function="Layer.forward"
+        requests, {**LIMITS, **changes}, file="own/layer.py", function="Layer.forward"
     )
 
 
 def test_the_source_proves_to_the_byte_beyond_what_was_seen() -> None:
-    bound = _bound([_ask(100), _ask(300)])
+    bound = _bound([_request(100), _request(300)])
     assert bound.grade == "proved"
     assert bound.bytes == 2 * 2 * 4096 * 64 * 2
     assert bound.at == {"num_computed_tokens": 4095} or bound.at["num_computed_tokens"] > 4080
@@ -149,15 +151,15 @@ def test_the_source_proves_to_the_byte_beyond_what_was_seen() -> None:
 
 
 def test_one_request_is_enough_for_the_source() -> None:
-    assert _bound([_ask(100)]).grade == "proved"
+    assert _bound([_request(100)]).grade == "proved"
 
 
 def _odd(**changes: Any) -> list[Request]:
-    return [_ask(100), _ask(200, **changes)]
+    return [_request(100), _request(200, **changes)]
 
 
 @pytest.mark.parametrize(
-    ("asks", "why"),
+    ("requests", "why"),
     [
         (_odd(bytes=1024), "gives"),
         (_odd(provenance=None), "no source was read for"),
@@ -172,17 +174,17 @@ def _odd(**changes: Any) -> list[Request]:
             "a global",
         ),
         (
-            [_ask(100), _ask(200, bytes=4 * 208 * 32 * 2, provenance=_provenance(200, leaves=[*_provenance(200).leaves[:2], Leaf(name="D", kind="constant", value=32), _provenance(200).leaves[3]]))],  # noqa: E501
+            [_request(100), _request(200, bytes=4 * 208 * 32 * 2, provenance=_provenance(200, leaves=[*_provenance(200).leaves[:2], Leaf(name="D", kind="constant", value=32), _provenance(200).leaves[3]]))],  # noqa: E501
             "D was 64 and 32",
         ),
-        ([_ask(5000, scheduled=1)], "above its limit"),
+        ([_request(5000, scheduled=1)], "above its limit"),
     ],
 )  # fmt: skip
-def test_what_demotes_the_source(asks: list[Request], why: str) -> None:
-    bound = _bound(asks)
+def test_what_demotes_the_source(requests: list[Request], why: str) -> None:
+    bound = _bound(requests)
     assert bound.grade == "observed"
     assert why in bound.why
-    assert bound.bytes == max(ask.bytes for ask in asks)
+    assert bound.bytes == max(request.bytes for request in requests)
 
 
 def test_branches_count_with_the_larger_one() -> None:
@@ -193,29 +195,29 @@ def test_branches_count_with_the_larger_one() -> None:
             leaves=[Leaf(name="n", kind="driver", value=10, role="num_scheduled_tokens")],
         ),
     )  # fmt: skip
-    bound = _bound([_ask(100), other], max_num_batched_tokens=100000)
+    bound = _bound([_request(100), other], max_num_batched_tokens=100000)
     assert (bound.bytes, bound.grade) == (25600000, "proved")
-    assert _bound([_ask(100), other]).bytes == 2 * 2 * 4096 * 64 * 2
+    assert _bound([_request(100), other]).bytes == 2 * 2 * 4096 * 64 * 2
 
 
 def test_a_formula_that_is_not_monotone_is_searched_inside_its_range() -> None:
     def splits(rows: int) -> int:
         return rows * (2428 // rows) * 256
 
-    ask = Request(
+    request = Request(
         site=1, slot=Slot(), bytes=splits(7), arena=0, phase="capture",
         provenance=Provenance(
             formula="round256(rows * (2428 // rows) * 256)",
             leaves=[Leaf(name="rows", kind="driver", value=7, role="num_reqs")],
         ),
     )  # fmt: skip
-    bound = _bound([ask], max_num_seqs=1000)
+    bound = _bound([request], max_num_seqs=1000)
     assert bound.grade == "proved"
     assert bound.bytes == max(splits(rows) for rows in range(1, 1001)) > splits(1000)
 
 
 def test_two_drivers_are_bound_together() -> None:
-    ask = Request(
+    request = Request(
         site=1, slot=Slot(), bytes=256 * 10 * 10, arena=0, phase="serving",
         provenance=Provenance(
             formula="256 * d * p",
@@ -225,7 +227,7 @@ def test_two_drivers_are_bound_together() -> None:
             ],
         ),
     )  # fmt: skip
-    bound = _bound([ask])
+    bound = _bound([request])
     assert bound.bytes == 256 * 16 * 16, "both can be 32, but not at once"
 
 
@@ -234,17 +236,17 @@ def test_a_joint_limit_that_a_request_broke_is_dropped() -> None:
         Leaf(name="d", kind="driver", value=20, role="num_decodes"),
         Leaf(name="p", kind="driver", value=20, role="num_prefills"),
     ]
-    ask = Request(
+    request = Request(
         site=1, slot=Slot(), bytes=256 * 400, arena=0, phase="capture",
         provenance=Provenance(formula="256 * d * p", leaves=leaves),
     )  # fmt: skip
-    assert _bound([ask]).bytes == 256 * 32 * 32
+    assert _bound([request]).bytes == 256 * 32 * 32
 
 
 def test_equal_buffers_are_counted_in_the_formula() -> None:
     formula = "round256(Hk * round_up(cached_len, block) * D * 2)"
     twice = _provenance(100, formula=f"{formula} + {formula}")
-    bound = _bound([_ask(100, provenance=twice)])
+    bound = _bound([_request(100, provenance=twice)])
     assert bound.formula is not None
     assert bound.formula.startswith("2 * round256(")
     assert bound.bytes == 2 * 2 * 4096 * 64 * 2
@@ -258,15 +260,17 @@ def test_a_constant_with_a_limits_name_but_another_value_does_not_hide_the_limit
     ]
     formula = "2 * round256(Hk * round_up(cached_len, block_size) * D * 2)"
     size = 2 * 2 * 128 * 64 * 2
-    ask = _ask(100, bytes=size, provenance=_provenance(100, formula=formula, leaves=leaves))
-    bound = _bound([ask])
+    request = _request(
+        100, bytes=size, provenance=_provenance(100, formula=formula, leaves=leaves)
+    )
+    bound = _bound([request])
     assert bound.constants == {"D": 64, "block_size_here": 32}
     assert bound.bytes == 2 * 2 * 4096 * 64 * 2
 
 
 def test_a_driver_whose_limit_is_unknown_is_named() -> None:
     limits = {name: value for name, value in LIMITS.items() if name != "max_model_len"}
-    bound = bound_site([_ask(100)], limits, file="a.py", function="f")
+    bound = bound_site([_request(100)], limits, file="a.py", function="f")
     assert bound.grade == "observed"
     assert bound.needs == ("max_model_len",)
 
@@ -304,12 +308,12 @@ WIDE = [(30, 2), (35, 4), (77, 7), (120, 3), (9, 1), (1000, 1), (640, 20), (20, 
 
 
 def test_shapes_are_fitted_where_no_source_can_be_read() -> None:
-    asks = [_shaped(rows, batch) for rows, batch in WIDE]
-    bound = _bound(asks)
+    requests = [_shaped(rows, batch) for rows, batch in WIDE]
+    bound = _bound(requests)
     assert bound.grade == "fitted"
     assert bound.bytes == 1024 * 48 * 4
-    assert _bound(asks[:3]).bytes == 1024 * 48 * 4
-    assert _bound(asks[:2]).grade == "observed"
+    assert _bound(requests[:3]).bytes == 1024 * 48 * 4
+    assert _bound(requests[:2]).grade == "observed"
 
 
 @pytest.mark.parametrize("without", [(1000, 1), (20, 20)])
@@ -327,34 +331,34 @@ def test_tokens_that_were_always_equal_in_all_requests_are_not_told_apart() -> N
 
 
 def test_a_fit_must_explain_warm_up_too() -> None:
-    asks = [_shaped(rows, batch) for rows, batch in WIDE]
+    requests = [_shaped(rows, batch) for rows, batch in WIDE]
     capture = {"phase": "capture", "step": None}
     inside = msgspec.structs.replace(_shaped(512, 4), **capture)
-    assert _bound([*asks, inside]).grade == "fitted"
+    assert _bound([*requests, inside]).grade == "fitted"
     odd = msgspec.structs.replace(inside, bytes=500)
-    assert "does not give 500 bytes in capture" in _bound([*asks, odd]).why
+    assert "does not give 500 bytes in capture" in _bound([*requests, odd]).why
     above = msgspec.structs.replace(_shaped(2000, 4), **capture)
-    assert _bound([*asks, above]).grade == "observed"
+    assert _bound([*requests, above]).grade == "observed"
 
 
 def test_a_fit_is_refused_where_the_batch_never_varied() -> None:
-    asks = [_ask(cached, provenance=None) for cached in (100, 200, 300, 400, 500, 640)]
-    bound = _bound(asks)
+    requests = [_request(cached, provenance=None) for cached in (100, 200, 300, 400, 500, 640)]
+    bound = _bound(requests)
     assert bound.grade == "observed"
     assert "num_reqs" in bound.why
     assert "varied too little" in bound.why
 
 
 def test_bytes_are_fitted_without_shapes() -> None:
-    asks = [
-        _ask(cached, provenance=None, step=_batch([cached] * batch, 7 + batch))
+    requests = [
+        _request(cached, provenance=None, step=_batch([cached] * batch, 7 + batch))
         for cached, batch in [(100, 1), (200, 2), (311, 3), (400, 1), (515, 5), (640, 9)]
     ]
-    asks += [
-        _ask(1100, provenance=None, step=_batch([1100], 1000)),
-        *(_ask(3000, provenance=None, step=_batch([3000] * n, 1)) for n in (2, 17)),
+    requests += [
+        _request(1100, provenance=None, step=_batch([1100], 1000)),
+        *(_request(3000, provenance=None, step=_batch([3000] * n, 1)) for n in (2, 17)),
     ]
-    bound = _bound(asks)
+    bound = _bound(requests)
     assert bound.grade == "fitted"
     assert bound.bytes == 2 * 2 * 4096 * 64 * 2
     assert bound.formula is not None
@@ -375,12 +379,12 @@ def test_a_rule_holds_for_each_of_the_calls_that_its_function_makes() -> None:
     }
     sizes = [100 * 16 * 2 * 128 * 2, 100 * 16 * 128 * 2]
     step = Step(index=1, total_tokens=100, num_reqs=1, requests=[ScheduledRequest(100, 200)])
-    asks = [
+    requests = [
         Request(site=1, slot=Slot(), bytes=size, arena=0, phase="serving", step=step)
         for size in sizes
     ]
     bound = bound_site(
-        asks,
+        requests,
         limits,
         file="vllm/v1/attention/backends/flash_attn.py",
         function="FlashAttentionImpl._forward_with_dcp",
@@ -392,8 +396,8 @@ def test_a_rule_holds_for_each_of_the_calls_that_its_function_makes() -> None:
 
 def test_a_request_that_took_the_smaller_arm_keeps_the_grade() -> None:
     """A condition chose between shapes: each request equals an arm, the bound the larger."""
-    asks = [_armed(100, 100), _armed(200, 200 * 4)]
-    bound = _bound(asks)
+    requests = [_armed(100, 100), _armed(200, 200 * 4)]
+    bound = _bound(requests)
     assert bound.grade == "proved"
     assert bound.bytes == _bound([_armed(200, 200 * 4)]).bytes
 
@@ -408,7 +412,7 @@ def _armed(cached: int, rows: int) -> Request:
         name="num_computed_tokens", kind="driver", value=cached, role="num_computed_tokens"
     )
     small, large = "num_computed_tokens * 256", "4 * num_computed_tokens * 256"
-    return _ask(
+    return _request(
         cached,
         bytes=rows * 256,
         provenance=Provenance(

@@ -14,7 +14,7 @@ from wstrace.trace.records import Limit, Request, Slot, Spec
 MIB = 1 << 20
 
 
-def ask(*sizes: int) -> Request:
+def request(*sizes: int) -> Request:
     specs = [Spec([size], "torch.uint8", size) for size in sizes]
     total = sum(-(-size // 256) * 256 for size in sizes)
     return Request(site=1, slot=Slot(), bytes=total, arena=0, phase="serving", specs=specs)
@@ -38,7 +38,7 @@ def ask(*sizes: int) -> Request:
 def test_buffers_are_the_addends(
     formula: str, values: dict[str, int], sizes: tuple[int, ...], same: bool
 ) -> None:
-    assert same_buffers(parse(formula), values, ask(*sizes)) == same
+    assert same_buffers(parse(formula), values, request(*sizes)) == same
 
 
 @pytest.mark.parametrize(("sizes", "held"), [((MIB, MIB), True), ((2 * MIB,), False)])
@@ -54,5 +54,5 @@ def test_a_rule_whose_total_fits_but_not_its_buffers_is_not_taken(
     }
     file = "vllm/v1/attention/backends/turboquant_attn.py"
     function = "TurboQuantAttentionImpl._continuation_prefill"
-    found = by_rule(Site(file, function, (ask(*sizes),), limits, "0.22.1"))
+    found = by_rule(Site(file, function, (request(*sizes),), limits, "0.22.1"))
     assert isinstance(found, Bound) == held

@@ -16,7 +16,9 @@ LIMITS: dict[str, int] = {
 WHY = "assumed constant: dimension 1 of query; compare across requests"
 
 
-def ask(rows: int, width: int, why: str = WHY, caller: str = "layer.py:9:forward") -> Request:
+def request(
+    rows: int, width: int, why: str = WHY, caller: str = "layer.py:9:forward"
+) -> Request:
     """`rows * width` bytes, `width` a dimension of an activation."""
     leaves = [
         Leaf(name="num_reqs", kind="driver", value=rows, role="num_reqs"),
@@ -35,36 +37,36 @@ def ask(rows: int, width: int, why: str = WHY, caller: str = "layer.py:9:forward
     )
 
 
-def bound(*asks: Request) -> Bound:
-    return bound_site(asks, LIMITS, file="layer.py", function="Layer.ask")
+def bound(*requests: Request) -> Bound:
+    return bound_site(requests, LIMITS, file="layer.py", function="Layer.ask")
 
 
 def test_a_dimension_that_one_request_shows_is_not_proved() -> None:
-    found = bound(ask(2, 512), ask(2, 512))
+    found = bound(request(2, 512), request(2, 512))
     assert (found.bytes, found.grade) == (8 * 512, "fitted")
     assert found.assumed == ("query_1",)
     assert "only one kind of request shows query_1" in found.why
 
 
 def test_a_second_kind_of_request_holds_it() -> None:
-    found = bound(ask(2, 512), ask(3, 512))
+    found = bound(request(2, 512), request(3, 512))
     assert (found.bytes, found.grade, found.assumed) == (8 * 512, "proved", ())
 
 
 def test_a_constant_of_the_source_needs_no_second_request() -> None:
-    assert bound(ask(2, 512, why="")).grade == "proved"
+    assert bound(request(2, 512, why="")).grade == "proved"
 
 
 def test_one_that_changes_on_one_way_is_no_constant() -> None:
-    found = bound(ask(2, 512), ask(3, 1024))
+    found = bound(request(2, 512), request(3, 1024))
     assert found.grade == "observed"
     assert "query_1 was 512 and 1024: it is no constant" in found.why
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_two_ways_may_have_two_values_and_the_larger_counts(order: int) -> None:
-    near = [ask(rows, 512) for rows in (2, 4)]
-    far = [ask(rows, 1024, caller="other.py:3:run") for rows in (1, 2)]
+    near = [request(rows, 512) for rows in (2, 4)]
+    far = [request(rows, 1024, caller="other.py:3:run") for rows in (1, 2)]
     found = bound(*(near + far)[::order])
     assert (found.bytes, found.grade) == (8 * 1024, "proved")
     assert [(way.callers, way.bytes, way.observed) for way in found.ways] == [

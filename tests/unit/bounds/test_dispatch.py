@@ -24,12 +24,12 @@ def bound(dispatch: list[str], backend: str | None, **numbers: int) -> Bound:
     """One request of a row, from FlashInfer's experts."""
     classes = {"fused_experts": ["FlashInferExperts"]}
     classes |= {"prepare_finalize": dispatch} if dispatch else {}
-    ask = Request(
+    request = Request(
         site=1, slot=Slot(), bytes=ROW, arena=ROW, phase="profile", classes=classes
     )  # fmt: skip
     limits = {**ENGINE, **numbers} | ({"all2all_backend": backend} if backend else {})
     return bound_site(
-        [ask],
+        [request],
         limits,
         file="vllm/model_executor/layers/fused_moe/modular_kernel.py",
         function="FusedMoEKernelModularImpl._allocate_buffers",

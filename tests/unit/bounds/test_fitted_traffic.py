@@ -144,7 +144,7 @@ def _later(random: Random, server: Server) -> list[list[ScheduledRequest]]:
     return [decodes, prefill, fresh, mixed]
 
 
-def _ask(index: int, step: list[ScheduledRequest], shapes: Shapes) -> Request | None:
+def _request(index: int, step: list[ScheduledRequest], shapes: Shapes) -> Request | None:
     specs = []
     for shape, size in shapes:
         total = size
@@ -172,11 +172,14 @@ def _trial(random: Random, kind: str) -> tuple[str, float]:
     server, hidden = _server(random), KINDS[kind]
     found: dict[int, Request] = {}
     for index, step in enumerate(_session(random, server, random.randint(3, 25))):
-        ask = _ask(index, step, hidden(server, _totals(step)))
-        if ask is not None:
-            found.setdefault(ask.bytes, ask)  # the recorder writes a size once
+        request = _request(index, step, hidden(server, _totals(step)))
+        if request is not None:
+            found.setdefault(request.bytes, request)  # the recorder writes a size once
     later = [hidden(server, _totals(step)) for step in _later(random, server)]
-    most = max((ask.bytes for i, s in enumerate(later) if (ask := _ask(i, [], s))), default=0)
+    most = max(
+        (request.bytes for i, s in enumerate(later) if (request := _request(i, [], s))),
+        default=0,
+    )
     bound = by_fit(
         Site("layer.py", "Layer.forward", tuple(found.values()), dict(server.limits))
     )
@@ -217,17 +220,17 @@ def test_a_dimension_that_stood_still_on_one_step_of_a_length_is_no_constant() -
         [(212, 1), (535, 1)],
         [(540, 1)],
     ]
-    asks = []
+    requests = []
     for index, rows in enumerate(steps):
         step = [ScheduledRequest(computed=c, scheduled=s) for c, s in rows]
-        ask = _ask(index, step, [((len(rows), 2, 64), 4)])
-        assert ask is not None
-        asks.append(ask)
+        request = _request(index, step, [((len(rows), 2, 64), 4)])
+        assert request is not None
+        requests.append(request)
     limits = {
         "max_model_len": 8192, "max_num_batched_tokens": 4096, "max_num_seqs": 16,
         "block_size": 32,
     }  # fmt: skip
-    found = by_fit(Site("layer.py", "Layer.forward", tuple(asks), dict(limits)))
+    found = by_fit(Site("layer.py", "Layer.forward", tuple(requests), dict(limits)))
     assert not isinstance(found, Bound) or (found.bytes or 0) >= 16 * 16 * 64 * 4
 
 

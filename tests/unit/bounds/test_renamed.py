@@ -25,9 +25,9 @@ LIMITS: dict[str, int] = {
 def test_the_rule_of_a_renamed_class_holds_for_an_h200(method: str) -> None:
     """Report 41700 on an H200: 4 * (16384/4 + 128 + 2048) rows of 512 bf16 are 24.50 MiB."""
     asked = 4 * (4096 + 128 + 2048) * 512 * 2
-    ask = Request(site=1, slot=Slot(), bytes=asked, arena=22675456, phase="serving")
+    request = Request(site=1, slot=Slot(), bytes=asked, arena=22675456, phase="serving")
     found = bound_site(
-        [ask], LIMITS, file=FILE, function=f"{CLASS}.{method}", vllm_version="0.22.1"
+        [request], LIMITS, file=FILE, function=f"{CLASS}.{method}", vllm_version="0.22.1"
     )
     assert (found.bytes, found.grade) == (25690112, "proved")
     assert found.known_site == "deepseek_v4.prefill_gather"
@@ -52,13 +52,15 @@ def test_a_class_of_a_plugin_is_found_by_its_base_and_only_fitted() -> None:
     }  # fmt: skip
     buffer = 4 * 1024 * 128 * 2
     specs = [Spec([4, 1024, 128], "float16", buffer)] * 2
-    ask = Request(
+    request = Request(
         site=1, slot=Slot(), bytes=2 * buffer, arena=0, phase="serving", specs=specs,
         classes={"caller": ["OurImpl", "TurboQuantAttentionImpl", "AttentionImpl"]},
     )  # fmt: skip
-    found = bound_site([ask], limits, file="ours.py", function="OurImpl._continuation_prefill")
+    found = bound_site(
+        [request], limits, file="ours.py", function="OurImpl._continuation_prefill"
+    )
     assert (found.bytes, found.grade) == (2 * 4 * 4096 * 128 * 2, "fitted")
     assert "found by its base class TurboQuantAttentionImpl" in found.why
     assert "its own code was not read" in found.why
-    other = bound_site([ask], limits, file="ours.py", function="OurImpl._decode_attention")
+    other = bound_site([request], limits, file="ours.py", function="OurImpl._decode_attention")
     assert other.grade == "observed"

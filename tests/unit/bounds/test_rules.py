@@ -29,7 +29,7 @@ def _complete(site: KnownSite) -> dict[str, Limit]:
     return {**dict.fromkeys(names, 4), **NUMBERS, "all2all_backend": "allgather_reducescatter"}
 
 
-def _ask(site: KnownSite, limits: dict[str, Limit]) -> Request:
+def _request(site: KnownSite, limits: dict[str, Limit]) -> Request:
     """A request at the drivers' limits, without a step: any values may have made it."""
     numbers = {name: value for name, value in limits.items() if isinstance(value, int)}
     drivers = {name: parse(text).evaluate(numbers) for name, text in site.drivers.items()}
@@ -44,11 +44,11 @@ ARENA = [site for site in known.known_sites() if site.kind == "arena"]
 @pytest.mark.parametrize("site", ARENA, ids=lambda site: site.id)
 def test_a_complete_config_is_proved(site: KnownSite) -> None:
     limits = _complete(site)
-    ask = _ask(site, limits)
-    bound = bound_site([ask], limits, file=site.files[0], function=site.functions[0])
+    request = _request(site, limits)
+    bound = bound_site([request], limits, file=site.files[0], function=site.functions[0])
     assert bound.grade == "proved", bound.why
     assert bound.bytes is not None
-    assert bound.bytes >= ask.bytes
+    assert bound.bytes >= request.bytes
     assert bound.known_site is not None
 
 
@@ -58,22 +58,22 @@ def test_a_missing_number_is_named_and_never_guessed(site: KnownSite) -> None:
     if not needed:
         return
     limits = _complete(site)
-    ask = _ask(site, limits)
+    request = _request(site, limits)
     del limits[needed[0].name]
-    bound = bound_site([ask], limits, file=site.files[0], function=site.functions[0])
+    bound = bound_site([request], limits, file=site.files[0], function=site.functions[0])
     if bound.grade == "proved":
         assert bound.known_site != site.id, "another alternative may hold without it"
     else:
-        assert bound.bytes == ask.bytes
+        assert bound.bytes == request.bytes
         assert bound.known_site is not None
 
 
 def test_a_request_that_no_length_gives_is_not_the_rules() -> None:
     site = known.require("turboquant.continuation_prefill")
     limits = _complete(site)
-    ask = _ask(site, limits)
-    odd = Request(site=1, slot=Slot(), bytes=ask.bytes - 256, arena=0, phase="capture")
-    bound = bound_site([ask, odd], limits, file=site.files[0], function=site.functions[0])
+    request = _request(site, limits)
+    odd = Request(site=1, slot=Slot(), bytes=request.bytes - 256, arena=0, phase="capture")
+    bound = bound_site([request, odd], limits, file=site.files[0], function=site.functions[0])
     assert bound.grade == "observed"
 
 

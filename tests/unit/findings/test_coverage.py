@@ -116,8 +116,8 @@ def test_counters_lost_to_a_kill_are_made_up_from_the_recorded_requests() -> Non
         Step(index=n, total_tokens=256, num_reqs=1, requests=[ScheduledRequest(256, 256 * n)])
         for n in (1, 2, 3)
     ]
-    asks = [ask(MOE, 256 * s.index, "serving", SIZE, step=s) for s in steps]
-    (view,) = session(process(*CLEAN, Counts(step=3, steps_real=1), *asks)).workers
+    requests = [ask(MOE, 256 * s.index, "serving", SIZE, step=s) for s in steps]
+    (view,) = session(process(*CLEAN, Counts(step=3, steps_real=1), *requests)).workers
     assert view.counts is not None
     assert (view.counts.steps_real, view.counts.max_computed) == (3, 768)
     assert (view.counts.max_continued, view.counts.max_tokens) == (768, 256)

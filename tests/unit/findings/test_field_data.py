@@ -42,7 +42,7 @@ def prefix_026() -> AnalysedRun:
 @pytest.mark.parametrize("run", RUNS)
 def test_the_arena_grew_to_what_was_asked(run: str) -> None:
     (view,) = convert(run).workers
-    asked = {a.bytes for use in view.sites.values() for a in use.asks}
+    asked = {a.bytes for use in view.sites.values() for a in use.requests}
     assert all(g.after in asked for g in view.growths if not g.reserve)
 
 

@@ -181,11 +181,11 @@ def test_without_a_gpu_the_stream_is_unknown_and_no_ws304() -> None:
 
 def _streams(*streams: int, phase: str = "serving", kind: str = "real") -> set[str]:
     step = Step(index=7, kind=kind)  # type: ignore[arg-type]
-    asks = [
+    requests = [
         ask(MOE, 256 * (n + 1), phase, 1 << 20, step=step, stream=stream)  # type: ignore[arg-type]
         for n, stream in enumerate(streams)
     ]
-    return codes(SERVING, *asks)
+    return codes(SERVING, *requests)
 
 
 def test_two_streams_in_one_real_step_are_ws304_the_default_stream_included() -> None:

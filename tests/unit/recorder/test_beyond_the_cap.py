@@ -29,7 +29,7 @@ def counted(run: Recorded) -> list[tuple[int, int]]:
 def test_requests_past_the_cap_are_counted_and_new_maxima_written(run: Recorded) -> None:
     run.traffic(tuple(f"d{rows}" for rows in (1, 2, 3)))
     run.traffic(tuple(f"d{rows}" for rows in (10, 9, 8, 20, 19, 20, 4)))
-    assert [ask.bytes // HEADS_AND_SIZE for ask in run.asks()] == [1, 2, 3, 10, 20]
+    assert [request.bytes // HEADS_AND_SIZE for request in run.requests()] == [1, 2, 3, 10, 20]
     assert [(t.what, t.limit) for t in run.records if isinstance(t, Truncated)] == [
         ("keys", CAP)
     ]
@@ -52,7 +52,7 @@ def test_each_call_and_each_phase_has_a_maximum_of_its_own(run: Recorded) -> Non
     run.impl.of_metadata(run.module.DecodeMetadata(5))  # another site, smaller than d9
     run.live.counters.forget(run.live.phases.current)  # as a new phase does
     run.traffic(("d8",))
-    kib = [ask.bytes // 1024 for ask in run.asks()]
+    kib = [request.bytes // 1024 for request in run.requests()]
     assert kib == [1, 2, 3, 9, 5, 8]
     assert counted(run) == [(5, 9 * HEADS_AND_SIZE), (1, 5 * 1024)]
 

@@ -142,10 +142,10 @@ def test_python_and_c_record_and_count_alike(
             else:
                 recorded.traffic((word,))
         live.forget_hot()
-        made = [(a, a.provenance and a.provenance.formula) for a in recorded.asks()]
-        asks = [(ask.bytes, ask.slot, formula) for ask, formula in made]
+        made = [(a, a.provenance and a.provenance.formula) for a in recorded.requests()]
+        requests = [(request.bytes, request.slot, formula) for request, formula in made]
         counted = {k: (v.calls, v.max_bytes) for k, v in live.counters.tallies.items()}
-        told.append((asks, counted))
+        told.append((requests, counted))
     assert told[0] == told[1]
     assert sum(calls for calls, _ in told[0][1].values()) == sum(w[0] in "dp" for w in words)
 

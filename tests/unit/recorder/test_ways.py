@@ -109,11 +109,11 @@ class Recorded:
         self.module = _module(folder)
         self.impl = self.module.Impl(self.manager)
 
-    def asks(self) -> list[Request]:
+    def requests(self) -> list[Request]:
         return [record for record in self.records if isinstance(record, Request)]
 
     def bound(self, function: str = "Impl.rows") -> Bound:
-        return bound_site(self.asks(), LIMITS, file="two_callers.py", function=function)
+        return bound_site(self.requests(), LIMITS, file="two_callers.py", function=function)
 
     def traffic(self, words: tuple[str, ...]) -> None:
         """`d4` is a decode of 4 requests, `p4` a prefill of 4 tokens."""
@@ -192,7 +192,7 @@ def test_the_bound_does_not_depend_on_the_order_of_traffic(
 def test_a_known_way_is_counted_and_not_written_again(made: Callable[[], Recorded]) -> None:
     run = made()
     run.traffic(("d4", "p4", "d4", "p4", "d4"))
-    assert len(run.asks()) == 2
+    assert len(run.requests()) == 2
     assert [entry.calls for entry in run.live.counters.entries()] == [2, 3]
 
 
@@ -201,7 +201,7 @@ def test_another_class_of_self_is_another_way(made: Callable[[], Recorded]) -> N
     plain, doubled = run.impl, run.module.Doubled(run.manager)
     for owner, rows in ((plain, 4), (doubled, 2), (plain, 4), (doubled, 2)):
         owner.per_class(run.module.Metadata(rows, 0))
-    assert [ask.bytes for ask in run.asks()] == [4096, 4096]
+    assert [request.bytes for request in run.requests()] == [4096, 4096]
     # 2 * max_num_seqs rows of 512 elements of 2 bytes; the plain class alone needs half.
     assert run.bound("Impl.per_class").bytes == 2 * 8 * 1024
     kinds = [way.types[0].rpartition(".")[2] for way in run.bound("Impl.per_class").ways]
@@ -212,7 +212,7 @@ def test_another_class_of_metadata_is_another_way(made: Callable[[], Recorded]) 
     run = made()
     for kind in (run.module.DecodeMetadata, run.module.PrefillMetadata):
         run.impl.of_metadata(kind(4))
-    roles = [leaf.role for ask in run.asks() for leaf in ask.provenance.leaves]  # type: ignore[union-attr]
+    roles = [leaf.role for request in run.requests() for leaf in request.provenance.leaves]  # type: ignore[union-attr]
     assert sorted(filter(None, roles)) == ["num_decodes", "num_prefills"]
 
 
@@ -248,4 +248,4 @@ def test_a_request_that_was_seen_and_is_refused_is_a_failure(
     failure = run.records[-1]
     assert (failure.required, failure.arena) == (4 * HEADS_AND_SIZE, 1 << 20)
     assert failure.text.startswith(f"locked: {4 * HEADS_AND_SIZE}")
-    assert run.asks()[-1].site == failure.site
+    assert run.requests()[-1].site == failure.site

@@ -116,8 +116,8 @@ class Recorded:
             self.impl.decode(self.module.Metadata(count))
 
     def bound(self, function: str = "Impl.rows") -> Bound:
-        asks = [record for record in self.records if isinstance(record, Request)]
-        return bound_site(asks, LIMITS, file="ends.py", function=function)
+        requests = [record for record in self.records if isinstance(record, Request)]
+        return bound_site(requests, LIMITS, file="ends.py", function=function)
 
 
 @pytest.fixture

@@ -422,8 +422,8 @@ def many_sites(count: int) -> AnalysedRun:
         )
         for i in range(count)
     ]
-    asks: list[Record] = [ask((i + 1) * 256, "profile", site=10 + i) for i in range(count)]
-    records = [*worker(0, 1), *sites, phase("profile"), *asks, phase("serving", 1)]
+    requests: list[Record] = [ask((i + 1) * 256, "profile", site=10 + i) for i in range(count)]
+    records = [*worker(0, 1), *sites, phase("profile"), *requests, phase("serving", 1)]
     return session(process(Clock().stamp(records)))
 
 

@@ -70,8 +70,8 @@ def test_bins_keep_the_largest_and_every_kind() -> None:
 
 def test_many_phase_changes_are_joined() -> None:
     changes = [PhaseChange(phase="sleep" if i % 2 else "serving") for i in range(500)]
-    asks = [runs.ask(256, "serving") for _ in changes]
-    records = [r for pair in zip(changes, asks, strict=True) for r in pair]
+    requests = [runs.ask(256, "serving") for _ in changes]
+    records = [r for pair in zip(changes, requests, strict=True) for r in pair]
     session = runs.session(runs.process(runs.Clock().stamp([*runs.worker(0, 1), *records])))
     line = _line(session)
     assert len(line.bands) <= MOST_BANDS

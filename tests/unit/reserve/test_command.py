@@ -53,7 +53,7 @@ from wstrace.trace.records import (
 SITE = "layer.py:Layer.continuation"
 
 
-def _ask(cached: int) -> Request:
+def _request(cached: int) -> Request:
     """2 KV heads, 64 wide, 2 bytes, blocks of 16: one buffer."""
     rows = -(-cached // 16) * 16
     leaves = [
@@ -78,7 +78,7 @@ def _ask(cached: int) -> Request:
     )
 
 
-def _write(folder: Path, rank: int, limits: dict[str, Limit], asks: list[Request]) -> None:
+def _write(folder: Path, rank: int, limits: dict[str, Limit], requests: list[Request]) -> None:
     slots = [Slot()]
     records: list[Record] = [
         Header(format=FORMAT, run="r1", wstrace="0.1", vllm="0.21.0", host="h", pid=rank),
@@ -91,7 +91,7 @@ def _write(folder: Path, rank: int, limits: dict[str, Limit], asks: list[Request
         Site(
             id=1, file="layer.py", function="Layer.continuation", line=9, caller="layer.py:9:c"
         ),
-        *asks,
+        *requests,
     ]
     lines = b"\n".join(msgspec.json.encode(record) for record in records)
     (folder / f"h.{rank}.1.abcd.wst.jsonl").write_bytes(lines + b"\n")
@@ -101,8 +101,8 @@ def _write(folder: Path, rank: int, limits: dict[str, Limit], asks: list[Request
 def trace(tmp_path: Path) -> Path:
     folder = tmp_path / "trace"
     folder.mkdir()
-    _write(folder, 0, LIMITS, [_ask(100)])
-    _write(folder, 1, LIMITS, [_ask(100), _ask(300)])
+    _write(folder, 0, LIMITS, [_request(100)])
+    _write(folder, 1, LIMITS, [_request(100), _request(300)])
     return folder
 
 
@@ -184,7 +184,7 @@ def test_a_number_that_the_trace_lacks_completes_the_bound(run: Run, tmp_path: P
     folder = tmp_path / "t"
     folder.mkdir()
     limits = {name: value for name, value in LIMITS.items() if name != "max_model_len"}
-    _write(folder, 0, limits, [_ask(100)])
+    _write(folder, 0, limits, [_request(100)])
     without = json.loads(run(folder, "--format", "json").stdout)["sites"][0]
     assert (without["grade"], without["needs"]) == ("observed", ["max_model_len"])
     given = run(folder, "--format", "json", "--set", "max_model_len=4096")
@@ -336,7 +336,7 @@ def test_several_traces_and_an_older_file_give_one_reserve(
     assert {s["site"] for s in json.loads(done.stdout)["sites"]} == {SITE, OTHER}
     other = tmp_path / "other"
     other.mkdir()
-    _write(other, 0, {**LIMITS, "num_kv_heads": 64}, [_ask(100)])
+    _write(other, 0, {**LIMITS, "num_kv_heads": 64}, [_request(100)])
     refused = run(trace, other)
     assert refused.returncode == 2
     assert "num_kv_heads is" in refused.stderr

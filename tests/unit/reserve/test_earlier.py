@@ -43,8 +43,8 @@ def test_a_kept_site_follows_the_limits_of_the_engine_that_runs_now() -> None:
 
 
 def test_of_one_site_the_larger_need_counts_whichever_is_newer() -> None:
-    small = replace(SITES[1], bound=replace(SEEN, bytes=512, observed=512), asks_max=512)
-    large = replace(SITES[1], bound=replace(SEEN, bytes=1 << 20), asks_max=1 << 20)
+    small = replace(SITES[1], bound=replace(SEEN, bytes=512, observed=512), largest=512)
+    large = replace(SITES[1], bound=replace(SEEN, bytes=1 << 20), largest=1 << 20)
     for new, size in ((small, 70000), (large, 1 << 20)):
         made = plan([SITES[0], new], ENGINE, earlier=[Earlier("old.yaml", FULL)])
         assert _sizes(made.config)[MOE] == size

@@ -190,9 +190,9 @@ def _by_rule(site_id: str, limits: dict[str, Limit]) -> SiteBound:
     numbers = {name: value for name, value in limits.items() if isinstance(value, int)}
     ends = {name: parse(text).evaluate(numbers) for name, text in rule.drivers.items()}
     size = parse(rule.request_formula).evaluate({**numbers, **ends})
-    ask = Request(site=1, slot=Slot(), bytes=size, arena=0, phase="capture")
+    request = Request(site=1, slot=Slot(), bytes=size, arena=0, phase="capture")
     file, function = rule.files[0], rule.functions[0]
-    bound = bound_site([ask], limits, file=file, function=function, vllm_version="0.21.0")
+    bound = bound_site([request], limits, file=file, function=function, vllm_version="0.21.0")
     assert (bound.known_site, bound.closed) == (site_id, True)
     return SiteBound(file, function, bound, size)
 
@@ -281,9 +281,9 @@ def test_an_absurd_bound_comes_with_cheaper_choices() -> None:
 
 
 def test_p99_of_few_sizes_is_the_largest() -> None:
-    asks = [
+    requests = [
         Request(site=1, slot=Slot(), bytes=n, arena=0, phase="serving") for n in range(1, 201)
     ]
-    assert p99(asks[:5]) == 5
-    assert p99(asks) == 198
+    assert p99(requests[:5]) == 5
+    assert p99(requests) == 198
     assert p99([]) is None

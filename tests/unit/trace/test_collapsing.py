@@ -92,9 +92,9 @@ def test_a_third_is_kept(tmp_path: Path) -> None:
         load_run(path).trace.processes,
         load_run(path, whole=True).trace.processes,
     )
-    kept, every = _asks(told), _asks(whole)
+    kept, every = _requests(told), _requests(whole)
     assert len(every) == TIMES * len(kept) > 0
-    assert [told.repeats[id(ask)].times for ask in kept] == [TIMES] * len(kept)
+    assert [told.repeats[id(request)].times for request in kept] == [TIMES] * len(kept)
     assert whole.repeats == {}
 
 
@@ -108,7 +108,7 @@ def test_a_trace_that_is_gone_says_so(tmp_path: Path) -> None:
         render_csv(run)
 
 
-def _asks(process: ProcessTrace) -> list[Request]:
+def _requests(process: ProcessTrace) -> list[Request]:
     return [record for record in process.records if isinstance(record, Request)]
 
 
@@ -132,12 +132,12 @@ def _read(file: Path, collapse: bool, lines: RunLines | None = None) -> object:
     alike: Counter[bytes] = Counter()
     last: dict[bytes, int] = {}
     firsts: dict[bytes, Request] = {}
-    for ask in _asks(process):
-        look, many = _timeless(ask), process.repeats.get(id(ask))
+    for request in _requests(process):
+        look, many = _timeless(request), process.repeats.get(id(request))
         alike[look] += many.times if many else 1
-        step = many.last_step if many else ask.step.index if ask.step else -1
+        step = many.last_step if many else request.step.index if request.step else -1
         last[look] = max(step, last.get(look, step))
-        firsts.setdefault(look, ask)
+        firsts.setdefault(look, request)
     numbers = (
         totals.records,
         totals.newest,
@@ -252,7 +252,9 @@ def test_what_another_file_had_is_not_decoded_again(
     file.write_bytes(HEADER + LATER + other + ASK % (30, 6) + ASK % (40, 7))
     process = read_file(file, collapse=known)
     assert decoded == [other]
-    assert [(ask.ns, ask.step and ask.step.index) for ask in _asks(process)] == [
+    assert [
+        (request.ns, request.step and request.step.index) for request in _requests(process)
+    ] == [
         (20, 5),
         (30, 6),
     ]
@@ -318,7 +320,7 @@ def test_what_changes_a_request_s_meaning_parts_those_that_are_alike(
     between, kept = TURNS[name]
     file = tmp_path / "a.wst.jsonl"
     file.write_bytes(HEADER + PLAIN + msgspec.json.encode(between) + b"\n" + LATER)
-    assert len(_asks(read_file(file, collapse=RunLines()))) == kept
+    assert len(_requests(read_file(file, collapse=RunLines()))) == kept
 
 
 def test_serving_that_no_lock_began_parts_them_too(tmp_path: Path) -> None:
@@ -326,7 +328,7 @@ def test_serving_that_no_lock_began_parts_them_too(tmp_path: Path) -> None:
     file = tmp_path / "a.wst.jsonl"
     warm = PLAIN.replace(b'"serving"', b'"warmup"')
     file.write_bytes(HEADER + warm + PLAIN + warm + LATER)
-    assert len(_asks(read_file(file, collapse=RunLines()))) == 4
+    assert len(_requests(read_file(file, collapse=RunLines()))) == 4
 
 
 def test_a_field_twice_that_once_was_equal(tmp_path: Path) -> None:
@@ -336,7 +338,7 @@ def test_a_field_twice_that_once_was_equal(tmp_path: Path) -> None:
         lines = [(ASK % (n, 4)).replace(b'"site"', second) for n in (10, 20, 30)]
         file.write_bytes(HEADER + b"".join(lines))
         process = read_file(file, collapse=RunLines())
-        assert (process.totals.newest, len(_asks(process))) == (10, 3)
+        assert (process.totals.newest, len(_requests(process))) == (10, 3)
 
 
 @pytest.mark.parametrize("name", ["demo-crash", "h100-vllm-0.21.0-turboquant-grow"])
@@ -366,14 +368,14 @@ def test_more_different_requests_than_are_kept(
     kept = collapsing.Collapsing
     monkeypatch.setattr(reader, "Collapsing", lambda parts, odd: kept(parts, odd, most=2))
     sizes = [100, 300, 200, 900, 500, 400]
-    asks = [
+    requests = [
         (ASK % (10 + n, n)).replace(b'"bytes":7', b'"bytes":%d' % size)
         for n, size in enumerate(sizes)
     ]
     file = tmp_path / "a.wst.jsonl"
-    file.write_bytes(HEADER + b"".join(asks))
+    file.write_bytes(HEADER + b"".join(requests))
     process = read_file(file, collapse=RunLines())
-    assert [ask.bytes for ask in _asks(process)] == [100, 300, 900]
+    assert [request.bytes for request in _requests(process)] == [100, 300, 900]
     assert process.repeats[id(process.records[-1])].times == 4
     assert process.repeats[id(process.records[-1])].last_step == 5
     assert (process.totals.records, process.beyond) == (6, 4)

@@ -41,9 +41,9 @@ def trace_file(folder: Path, name: str = "a", *records: Record, run: str = "run1
 
 
 def test_cut_at_every_byte_of_the_last_record_keeps_all_before_it(tmp_path: Path) -> None:
-    ask = Request(site=1, slot=Slot(), bytes=512, arena=0, phase="serving")
-    whole = encode(header(), Note(text="kept"), ask)
-    last = len(encode(ask))
+    request = Request(site=1, slot=Slot(), bytes=512, arena=0, phase="serving")
+    whole = encode(header(), Note(text="kept"), request)
+    last = len(encode(request))
     path = tmp_path / "a.wst.jsonl"
     for cut in range(1, last):
         path.write_bytes(whole[:-cut])
@@ -167,7 +167,7 @@ def test_every_record_is_what_a_plain_decoder_reads(sample: Path) -> None:
 def test_equal_parts_of_requests_are_kept_once(tmp_path: Path) -> None:
     made = Provenance(formula="n", leaves=[Leaf("n", "constant", 4)], statements=["a.py:1: n"])
     other = Provenance(formula="n", leaves=[Leaf("n", "constant", 4)], stopped="later")
-    asks = [
+    requests = [
         Request(
             site=1,
             slot=Slot(),
@@ -179,7 +179,7 @@ def test_equal_parts_of_requests_are_kept_once(tmp_path: Path) -> None:
         )
         for n, p in ((1, made), (2, made), (3, other))
     ]
-    one, two, three = (r for r in read_file(trace_file(tmp_path, "a", *asks)).records)
+    one, two, three = (r for r in read_file(trace_file(tmp_path, "a", *requests)).records)
     assert isinstance(one, Request)
     assert isinstance(two, Request)
     assert isinstance(three, Request)

@@ -122,7 +122,7 @@ def _apply(state: ProcessState, record: Record) -> str:
     state.epochs.take(record)
     match record:
         case Request():
-            return _ask(state, record)
+            return _request(state, record)
         case Growth():
             return _growth(state, record)
         case Failure():
@@ -156,17 +156,17 @@ def _note(state: ProcessState, record: Record) -> None:
             state.ended = True
 
 
-def _ask(state: ProcessState, ask: Request) -> str:
-    slot = state.slot(ask.slot)
-    slot.asked = max(slot.asked, ask.bytes)
-    _at_step(state, ask)
-    seen = state.epochs.see(ask.site, ask)
+def _request(state: ProcessState, request: Request) -> str:
+    slot = state.slot(request.slot)
+    slot.asked = max(slot.asked, request.bytes)
+    _at_step(state, request)
+    seen = state.epochs.see(request.site, request)
     if seen.outcome != "escaped":
         return ""
     state.escapes += 1
     return (
-        f"escape: {state.sites.get(ask.site, '?')} asked {human(ask.bytes)}, "
-        f"locked at {human(seen.arena)}{_where(ask.slot)}"
+        f"escape: {state.sites.get(request.site, '?')} asked {human(request.bytes)}, "
+        f"locked at {human(seen.arena)}{_where(request.slot)}"
     )
 
 

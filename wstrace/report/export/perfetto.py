@@ -141,7 +141,7 @@ def _phases(worker: Worker, pid: int, offset: int) -> Iterator[Event]:
 def _events(worker: Worker, record: Record) -> Iterator[Event]:
     match record:
         case Request():
-            yield from _ask(worker, record)
+            yield from _request(worker, record)
         case Growth():
             yield _counter(record.slot, "arena", record.after)
             yield _instant(_growth_name(record), record, worker)
@@ -159,10 +159,10 @@ def _events(worker: Worker, record: Record) -> Iterator[Event]:
             yield {"ph": "C", "name": "real steps", "args": {"steps": record.steps_real}}
 
 
-def _ask(worker: Worker, ask: Request) -> Iterator[Event]:
-    yield _counter(ask.slot, "requested", ask.bytes)
-    if worker.seen(ask).outcome == "escaped":
-        yield _instant(f"escape {human(ask.bytes)}", ask, worker)
+def _request(worker: Worker, request: Request) -> Iterator[Event]:
+    yield _counter(request.slot, "requested", request.bytes)
+    if worker.seen(request).outcome == "escaped":
+        yield _instant(f"escape {human(request.bytes)}", request, worker)
 
 
 def _growth_name(growth: Growth) -> str:

@@ -68,9 +68,9 @@ def driver_charts(rows_: Sequence[SiteRow]) -> list[DriverChart]:
 
 def _chart(row: SiteRow) -> DriverChart | None:
     sample, left_out = _sample(row)
-    asks = [seen.request for seen in sample]
+    requests = [seen.request for seen in sample]
     bound = row.site.bound
-    driver = _choose(asks, bound)
+    driver = _choose(requests, bound)
     if driver is None:
         return None
     role = _role(driver)
@@ -91,19 +91,19 @@ def _sample(row: SiteRow) -> tuple[list[Seen], int]:
     for _, use in row.site.uses:
         for seen in use.seen:
             distinct.setdefault((seen.bytes, seen.outcome != "before"), seen)
-    asks = [distinct[key] for key in sorted(distinct)]
-    if len(asks) <= MOST_POINTS:
-        return asks, 0
-    last = len(asks) - 1
+    requests = [distinct[key] for key in sorted(distinct)]
+    if len(requests) <= MOST_POINTS:
+        return requests, 0
+    last = len(requests) - 1
     chosen = {last * i // (MOST_POINTS - 1) for i in range(MOST_POINTS)}
-    return [asks[i] for i in sorted(chosen)], len(asks) - len(chosen)
+    return [requests[i] for i in sorted(chosen)], len(requests) - len(chosen)
 
 
-def _choose(asks: Sequence[Request], bound: Bound) -> str | None:
+def _choose(requests: Sequence[Request], bound: Bound) -> str | None:
     """The driver with most different values; only the formula's own where there is one."""
     named = [d for d in bound.drivers if d in _names(bound.driver_formula)]
     candidates = named or list(_GUESSES)
-    spread = {name: len(_values(asks, _role(name))) for name in candidates}
+    spread = {name: len(_values(requests, _role(name))) for name in candidates}
     best = max(candidates, key=lambda name: spread[name])
     return best if named or spread[best] > 1 else None
 
@@ -121,16 +121,16 @@ def _role(variable: str) -> str:
     return variable if variable in ROLES else re.sub(r"_\d+$", "", variable)
 
 
-def _values(asks: Sequence[Request], role: str) -> set[int]:
-    return {value for ask in asks if (value := driver_value(ask, role)) is not None}
+def _values(requests: Sequence[Request], role: str) -> set[int]:
+    return {value for request in requests if (value := driver_value(request, role)) is not None}
 
 
-def driver_value(ask: Request, role: str) -> int | None:
+def driver_value(request: Request, role: str) -> int | None:
     """The quantity's value for one request: as its source had it, else as the step had it."""
-    for leaf in ask.provenance.leaves if ask.provenance else ():
+    for leaf in request.provenance.leaves if request.provenance else ():
         if leaf.role == role and leaf.value is not None:
             return leaf.value
-    known = rows(ask.step)
+    known = rows(request.step)
     return known[0].get(role) if known else None
 
 

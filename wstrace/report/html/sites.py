@@ -151,7 +151,7 @@ def _when(site: RunSite, worst: Request | None) -> str:
     if worst is None:
         return "no request was recorded in full"
     step = step_text(worst.step)
-    worker, _ = next(pair for pair in site.uses if worst in pair[1].asks)
+    worker, _ = next(pair for pair in site.uses if worst in pair[1].requests)
     rank = rank_label(worker.ranks, worker.world)
     return ", ".join(part for part in (worst.phase, step, rank) if part)
 
