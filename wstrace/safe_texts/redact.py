@@ -33,10 +33,12 @@ _PEM = re.compile(
     r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----)"
     r"(?:[^-]*(?:-(?!----)[^-]*)*(?=-----END )|[A-Za-z0-9+/=\\\s]+)"
 )
-# curl's login; `docker run -u 1000:1000` is none.
+# curl's option for a login, behind its first dash; short ones may be bundled: `-sSu`.
+_LOGIN_NAME = r"(?:[fgikLsSv]{0,8}[uU]|-user|-proxy-user)"
+# `docker run -u 1000:1000` is none.
 # matches: '-u user:password'
 _LOGIN = re.compile(
-    r"(-(?<![\w-]-)(?:[fgikLsSv]{0,8}[uU]|-user|-proxy-user)(?:[\"'],)?[ \t=]{0,9}[\"']?)"
+    rf"(-(?<![\w-]-){_LOGIN_NAME}(?:[\"'],)?[ \t=]{{0,9}}[\"']?)"
     r"(?!\d{1,9}:\d{1,9}(?![\w.-]))([^\s:/'\"-][^\s:/'\"]{0,80}:)(?!/)[^\s'\"]+"
 )
 # hf_AbCdEfGh, sk-..., ghp_..., AKIA..., xoxb-...
@@ -72,7 +74,7 @@ _LATER = (
     (_KNOWN_TOKEN, REDACTED),
 )
 # matches: '-sSu'
-_LOGIN_FLAG = re.compile(r"-(?:[fgikLsSv]{0,8}[uU]|-user|-proxy-user)$")
+_LOGIN_FLAG = re.compile(rf"-{_LOGIN_NAME}$")
 
 
 def redact_text(text: str) -> str:

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import msgspec
 
+from wstrace.trace.decoding import record_decoder
 from wstrace.trace.records import (
-    AnyRecord,
     Growth,
     Lock,
     Manager,
@@ -46,7 +46,7 @@ _MOST_KEPT: Final = 128 << 20
 """Bytes of keys that one file leaves to the next; of a file `MOST_DISTINCT` lines are known."""
 _NAMES: Final = (b'"ns"', b'"index"', b'"step"', b"\\u")
 """What may name one of the two numbers another time; an escape may spell any name."""
-_decode = msgspec.json.Decoder(AnyRecord).decode
+_decode = record_decoder()
 Odd = Callable[[int, bytes, Exception], None]
 """Told of a line that is no record: its number from 1, its bytes, and why."""
 

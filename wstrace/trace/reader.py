@@ -18,6 +18,7 @@ from wstrace.errors import WstraceError, one_line
 from wstrace.file_names import SUFFIX
 from wstrace.trace.cleaning import cleaned
 from wstrace.trace.collapsing import Collapsing, Repeats, RunLines
+from wstrace.trace.decoding import record_decoder
 from wstrace.trace.gaps import gaps
 from wstrace.trace.records import (
     FORMAT,
@@ -42,7 +43,7 @@ from wstrace.trace.unread import (
 )
 
 _BUFFER = 1 << 20  # lines are kilobytes: with the usual 8 KB most are joined from pieces
-_decode = msgspec.json.Decoder(AnyRecord).decode
+_decode = record_decoder()
 Progress = Callable[[int], None]
 COLLAPSED_FROM: Final = 64 << 20
 """Bytes of a run's files from which equal requests are kept once: it costs a look at each."""

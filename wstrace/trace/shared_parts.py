@@ -9,8 +9,8 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from wstrace.trace.cleaning import clean_text, cleaned
+from wstrace.trace.decoding import record_decoder
 from wstrace.trace.records import (
-    AnyRecord,
     Int,
     Leaf,
     Phase,
@@ -85,7 +85,7 @@ class _Rest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
     classes: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-_decode = msgspec.json.Decoder(AnyRecord).decode
+_decode = record_decoder()
 _head = msgspec.json.Decoder(_Head).decode
 _rest = msgspec.json.Decoder(_Rest).decode
 _stack = msgspec.json.Decoder(list[str]).decode

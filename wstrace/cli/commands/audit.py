@@ -88,25 +88,26 @@ def command(
     Reads the source alone: vLLM is not imported, no GPU and no network is used.
     """
     output = _format(form, target)
-    predicted = config is not None or model_config is not None
-    kind = _kind(bool(suggestion), predicted, trace is not None, bool(trees) and not changed)
+    given = trees or []
+    kind = _kind(
+        ("a patch", bool(suggestion)),
+        ("a prediction", config is not None or model_config is not None),
+        ("a run's audit", trace is not None),
+        ("a comparison", bool(given) and not changed),
+    )
     _refuse_format(output, kind)
     gc.disable()  # syntax trees live to the end: a look through them is a fifth of the time
-    given = trees or []
     shown: list[str] = []
     found: bool | None
-    if suggestion:  # the order of `_kind`
-        found = _suggested(vllm, download, suggestion, shown)
-    elif predicted:
+    if kind == "a patch":
+        found = _suggested(vllm, download, suggestion or [], shown)
+    elif kind == "a prediction":
         found = _predicted(vllm, download, (config, model_config, platform), output, shown)
-    elif trace is not None:
+    elif kind == "a run's audit":
+        assert trace is not None
         found = _joined(vllm, download, trace, output, shown)
-    elif len(given) == 2 and not changed:
-        found = _compare(given[0], given[1], download, output, shown)
-    elif given and not changed:
-        raise WstraceError(
-            "A comparison needs two vLLMs.", "`wstrace audit --vllm PATH` audits one."
-        )
+    elif kind == "a comparison":
+        found = _compare(given, download, output, shown)
     else:
         files = [Path(name) for name in given if name.endswith(".py")] if changed else None
         named = vllm or (_package(files) if files else None)
@@ -138,15 +139,9 @@ FORMATS: dict[str, tuple[str, ...]] = {
 """What each form of the command can be written as; a comparison's text is its Markdown."""
 
 
-def _kind(suggestion: bool, predicted: bool, joined: bool, compared: bool) -> str:
-    """Which form of the command the options ask for, in the order in which it looks."""
-    forms = (
-        (suggestion, "a patch"),
-        (predicted, "a prediction"),
-        (joined, "a run's audit"),
-        (compared, "a comparison"),
-    )
-    return next((name for asked, name in forms if asked), "an audit")
+def _kind(*asked: tuple[str, bool]) -> str:
+    """Which form of the command the options ask for: the first one, else an audit."""
+    return next((name for name, is_asked in asked if is_asked), "an audit")
 
 
 def _refuse_format(output: str, kind: str) -> None:
@@ -210,11 +205,14 @@ def _shown(found: Audit, output: str, root: Path) -> str:
     return {"json": as_json, "markdown": as_markdown, "text": as_text}[output](found)
 
 
-def _compare(
-    before: str, after: str, download: bool, output: str, shown: list[str]
-) -> bool | None:
+def _compare(given: list[str], download: bool, output: str, shown: list[str]) -> bool | None:
     """Show what an upgrade changes; whether it brings a request without a reservation, None
     where a file's requests are not known."""
+    if len(given) != 2:
+        raise WstraceError(
+            "A comparison needs two vLLMs.", "`wstrace audit --vllm PATH` audits one."
+        )
+    before, after = given
     from wstrace.audit.upgrade import upgrade
     from wstrace.audit.vllm_tree import vllm_tree
     from wstrace.audit.whole import audit

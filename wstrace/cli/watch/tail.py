@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from wstrace.errors import WstraceError
 from wstrace.file_names import RUN_FILE
 from wstrace.plain_files import open_plain
 from wstrace.trace.cleaning import cleaned
+from wstrace.trace.decoding import record_decoder
 from wstrace.trace.reader import UNDECODABLE, RunFile, read_run, trace_files
-from wstrace.trace.records import AnyRecord, Header, Record
+from wstrace.trace.records import Header, Record
 
-_decode: Final = msgspec.json.Decoder(AnyRecord).decode
+_decode: Final = record_decoder()
 _CHUNK: Final = 4 << 20
 _LONGEST: Final = 16 << 20
 

@@ -22,7 +22,8 @@ import msgspec
 
 from wstrace.file_names import process_file
 from wstrace.files import open_above
-from wstrace.trace.records import AnyRecord, Failure, Header, Record
+from wstrace.trace.decoding import record_decoder
+from wstrace.trace.records import Failure, Header, Record
 
 LAST_WORD = 240  # bytes of the header's `lost`
 LAST_REASON = 160  # of them for the reason: time, and a refused request, stand behind it
@@ -51,7 +52,6 @@ class TraceWriter:
         self._run = run
         self._header = header
         self._encode = msgspec.json.Encoder().encode
-        self._read = msgspec.json.Decoder(AnyRecord).decode
         self._fd: int | None = None
         self._pid = 0
         self._dead = directory is None
@@ -100,7 +100,7 @@ class TraceWriter:
         try:
             try:
                 line = self._encode(record)
-                self._read(line)
+                record_decoder()(line)
             except (msgspec.ValidationError, UnicodeEncodeError):
                 line = self._encode(as_json_holds(msgspec.to_builtins(record)))
             return line + b"\n"
