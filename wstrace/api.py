@@ -138,13 +138,13 @@ class Trace:
         is nothing to reserve.
         """
         from wstrace.planning.from_run import plan_run
-        from wstrace.planning.plan import Wishes, refuse_empty
+        from wstrace.planning.plan import Wishes, refuse_empty_reserve
 
         if isinstance(self._run, LogRun):
             return _plan_log(self._run, cover, budget, limits)
         fresh = analyse(self._run.trace)  # a plan completes the workers' limits
         made = plan_run(fresh, Wishes(cover=cover, budget=budget, limits=limits))
-        refuse_empty(made)
+        refuse_empty_reserve(made)
         return made
 
     @property

@@ -53,12 +53,12 @@ class Recorder:
         when it cannot be read."""
         from wstrace.findings.analysed_run import analyse
         from wstrace.recorder.install import current
-        from wstrace.trace.reader import load
+        from wstrace.trace.reader import load_trace
 
         live = current()
         if live is not None:
             live.flush_counts()
-        trace = load(self.folder, self.run if self.attached else None)
+        trace = load_trace(self.folder, self.run if self.attached else None)
         trace.alive = frozenset(p.header.pid for p in trace.processes if _lives(p.header))
         return analyse(trace, allow_unlocked=allow_unlocked)
 

@@ -25,8 +25,7 @@ from wstrace.bounds.bound import Bound
 from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
-from wstrace.reserve.config import ReserveConfig, dumps, layout, model_digest
-from wstrace.reserve.config import load as load_reserve
+from wstrace.reserve.config import ReserveConfig, dumps, layout, load_reserve, model_digest
 from wstrace.testbed.engine import Server, engine_env, prompt_of
 from wstrace.trace.records import Growth, Limit, ReserveEvent, Slot
 

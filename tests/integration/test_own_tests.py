@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.matrix.wheels import UnavailableError, own_tests
-from wstrace.trace.reader import load
+from wstrace.trace.reader import load_trace
 from wstrace.trace.records import Failure, Request
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -51,6 +51,6 @@ def test_they_pass_with_the_hooks_on(engine: Path, tmp_path: Path) -> None:
     plain = outcomes(engine, tests)
     assert set(plain.values()) == {"PASSED"}
     assert outcomes(engine, tests, WSTRACE_DIR=str(tmp_path)) == plain
-    (process,) = load(tmp_path).processes
+    (process,) = load_trace(tmp_path).processes
     kinds = {type(record) for record in process.records}
     assert {Request, Failure} <= kinds  # the hooks were there

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.integration.engine import MISSING, engine_prefix
 from wstrace.findings.analysed_run import AnalysedRun, load_run
-from wstrace.trace.reader import ProcessTrace, load
+from wstrace.trace.reader import ProcessTrace, load_trace
 from wstrace.trace.records import Record
 
 REPOSITORY = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ class Run:
     def process(self, scenario: str) -> ProcessTrace:
         """The one trace file of a scenario."""
         self.facts(scenario)
-        (process,) = load(self.folder / scenario).processes
+        (process,) = load_trace(self.folder / scenario).processes
         return process
 
     def records(self, scenario: str, kind: type[Record]) -> list[Any]:

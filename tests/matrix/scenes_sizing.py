@@ -19,7 +19,7 @@ from unittest.mock import patch
 from tests.matrix.device import GIB, Device, simulated, unsplit
 from tests.matrix.harness import MIB, Engine, ask, module, recorded, workspace
 from tests.matrix.kit import Facts, scenario
-from wstrace.trace.reader import load
+from wstrace.trace.reader import load_trace
 from wstrace.trace.records import Growth
 
 ARENA = 8 * MIB
@@ -209,7 +209,7 @@ def _life(folder: Path, make: Callable[[], Sized]) -> Facts:
     """Bytes for the KV cache, and what wstrace said of the growth, if there was one."""
     with recorded(folder):
         available = make().available()
-    (process,) = load(folder).processes
+    (process,) = load_trace(folder).processes
     grown = [(r.phase, r.window) for r in process.records if isinstance(r, Growth)]
     return {"available": available, "grown": grown}
 

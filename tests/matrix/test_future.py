@@ -17,7 +17,7 @@ import pytest
 from tests.matrix.futures import ENSURE, FUTURES, Future
 from tests.matrix.runs import Run, run_scenarios
 from tests.matrix.wheels import CI, UnavailableError, sources
-from wstrace.trace.reader import load
+from wstrace.trace.reader import load_trace
 from wstrace.trace.records import Hook
 
 pytestmark = pytest.mark.matrix
@@ -81,7 +81,7 @@ def test_serving_is_unbroken_and_the_hook_stands_down_alone(edited: Edited) -> N
 
 def test_the_trace_says_which_hook_stood_down_and_why(edited: Edited) -> None:
     run, future = edited
-    (process,) = load(run.folder / "quiet").processes
+    (process,) = load_trace(run.folder / "quiet").processes
     told = {r.name: r.why for r in process.records if isinstance(r, Hook) and not r.set}
     assert set(told) == ({future.hook} if future.hook else set())
     assert all(future.why in why for why in told.values())

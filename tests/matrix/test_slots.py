@@ -8,7 +8,7 @@ import pytest
 
 from tests.matrix.runs import Run
 from wstrace.findings.finding import Finding
-from wstrace.trace.reader import load
+from wstrace.trace.reader import load_trace
 from wstrace.trace.records import Count, Counts, Header, Ranks, Request, Slot, View
 
 pytestmark = pytest.mark.matrix
@@ -80,13 +80,13 @@ def test_a_lane_of_its_own_is_no_shared_slot(run: Run) -> None:
 
 def records(run: Run, folder: str) -> list[Any]:
     """All records of the files in a folder."""
-    return [r for p in load(run.folder / folder).processes for r in p.records]
+    return [r for p in load_trace(run.folder / folder).processes for r in p.records]
 
 
 @shows("finding: WS204 for ranks locked at different sizes (two processes)")
 def test_ranks_locked_at_different_sizes_are_found(run: Run) -> None:
     assert len(set(run.facts("ranks")["pids"])) == 4
-    processes = load(run.folder / "ranks/uneven").processes
+    processes = load_trace(run.folder / "ranks/uneven").processes
     headers: list[Header] = [p.header for p in processes]
     assert len({h.pid for h in headers}) == 2
     (finding,) = found(run, "ranks/uneven", "WS204")

@@ -127,7 +127,7 @@ def triage(data: bytes) -> None:
 def reserve(data: bytes) -> None:
     """A reserve config, and its bytes under a live config."""
     with file_of(data, "reserve.yaml") as file:
-        config = reserve_reader.load(file)
+        config = reserve_reader.load_reserve(file)
         evaluate(config, LIMITS | config.limits)
 
 

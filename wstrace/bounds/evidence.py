@@ -72,9 +72,8 @@ class Site:
 
 def scheduled_rows(request: Request) -> tuple[Row, ...]:
     """The scheduler's values for `request` where they are the truth: a real step's."""
-    return (
-        rows(request.step) if request.step is not None and request.step.kind == "real" else ()
-    )
+    step = request.step
+    return rows_of(step) if step is not None and step.kind == "real" else ()
 
 
 def told(request: Request) -> str:
@@ -83,7 +82,7 @@ def told(request: Request) -> str:
     return f"{request.bytes:,} bytes in {request.phase}{step}"
 
 
-def rows(step: Step | None) -> tuple[Row, ...]:
+def rows_of(step: Step | None) -> tuple[Row, ...]:
     """The values that roles may have had for a call in `step`; empty where unknown.
 
     A call serves the whole step or one of its requests, and a trace does not say which.

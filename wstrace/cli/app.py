@@ -17,7 +17,7 @@ import typer.main
 
 import wstrace
 from wstrace.cli import outlet
-from wstrace.cli.usage import STARTERS, UsageError, as_error, refuse_empty
+from wstrace.cli.usage import STARTERS, UsageError, as_error, refuse_empty_words
 from wstrace.errors import USAGE, WstraceError, ended_by
 
 COMMANDS = (
@@ -120,7 +120,7 @@ def _run(words: list[str]) -> int:
 
         completion_init()
     try:
-        refuse_empty(words)
+        refuse_empty_words(words)
         code = _program()(
             words, standalone_mode=False, prog_name="wstrace", complete_var=COMPLETE
         )

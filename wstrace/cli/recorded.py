@@ -50,7 +50,7 @@ def versions() -> dict[str, str]:
     return here | {name: version for name, version in found.items() if version is not None}
 
 
-def require(program: str) -> None:
+def require_program(program: str) -> None:
     """WstraceError where there is no such program to start."""
     if shutil.which(program) is None:
         raise WstraceError(

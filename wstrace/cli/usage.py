@@ -37,7 +37,7 @@ def _hint(error: Exception, command: str | None) -> str:
     return f"{guess}`{name} --help` lists the {what}."
 
 
-def refuse_empty(words: Sequence[str]) -> None:
+def refuse_empty_words(words: Sequence[str]) -> None:
     """WstraceError for an empty value: what an unset variable of a shell or a CI job leaves.
 
     What `run` and `fix` start may have empty arguments: without `--` nothing tells whose they

@@ -43,7 +43,7 @@ def prompt_of(length: int, seed: int) -> tuple[int, ...]:
     return tuple(FIRST_TOKEN + (seed + 31 * i) % TOKENS for i in range(length))
 
 
-def plan(max_model_len: int, max_requests: int) -> tuple[list[Corner], list[str]]:
+def corners_within(max_model_len: int, max_requests: int) -> tuple[list[Corner], list[str]]:
     """The corners in the order to send them, and the names of those left out.
 
     At most `max_requests` calls in all: what the other corners leave is the batch.

@@ -16,7 +16,7 @@ from wstrace.findings.inconclusive import reasons
 from wstrace.findings.rests_on import RestsOn, rests_on
 from wstrace.runs.run import Run, RunSite, run_of
 from wstrace.runs.worker import Worker
-from wstrace.trace.reader import Progress, Trace, load
+from wstrace.trace.reader import Progress, Trace, load_trace
 from wstrace.versions import release_of
 
 Verdict = Literal["clean", "findings", "inconclusive"]
@@ -140,7 +140,7 @@ def load_run(
 ) -> AnalysedRun:
     """Read and analyse a trace folder or file, `whole` with each request on its own.
 
-    Raises WstraceError as `load` does.
+    Raises WstraceError as `load_trace` does.
     """
-    trace = load(path, run, progress, whole=whole)
+    trace = load_trace(path, run, progress, whole=whole)
     return analyse(trace, allow_unlocked=allow_unlocked)

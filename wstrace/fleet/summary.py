@@ -21,7 +21,7 @@ from wstrace.fleet.clocks import clock_words, host_starts, started_ns
 from wstrace.fleet.source import RowSource
 from wstrace.frames.frames import finding_rows, site_rows
 from wstrace.gate.limits import largest_arenas, model_of
-from wstrace.gate.runs import joined
+from wstrace.gate.runs import one_trace
 from wstrace.runs.worker import Worker, ranks_named
 from wstrace.trace.reader import load_files
 from wstrace.trace.records import Limit
@@ -109,7 +109,7 @@ def open_source(source: RowSource, *, allow_unlocked: bool = False) -> AnalysedR
     traces = []
     for folder, files in source.by_folder.items():
         traces.append(load_files([Path(file) for file in files], source.run, Path(folder)))
-    trace = joined(traces)
+    trace = one_trace(traces)
     if not trace.processes and (source.files or trace.meta is None):
         raise WstraceError(
             trace.doubts[0] if trace.doubts else "nothing of it could be read",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.findings.ends import ended, failed
-from wstrace.trace.reader import Progress, RunFile, Trace, load
+from wstrace.trace.reader import Progress, RunFile, Trace, load_trace
 from wstrace.triage.log_run import is_log, log_run
 
 
@@ -20,14 +20,14 @@ def load_runs(
 ) -> list[AnalysedRun]:
     """The runs of some trace folders or files, one a run, and one for each log.
 
-    Raises WstraceError (exit 2) as `wstrace.trace.reader.load` does.
+    Raises WstraceError (exit 2) as `wstrace.trace.reader.load_trace` does.
     """
     grouped: dict[object, list[Trace]] = {}
     logs = [path for path in paths if is_log(path)]
     for number, path in enumerate(path for path in paths if path not in logs):
-        trace = load(path, run, progress)
+        trace = load_trace(path, run, progress)
         grouped.setdefault(trace.run if trace.processes else number, []).append(trace)
-    runs = [analyse(joined(t), allow_unlocked=allow_unlocked) for t in grouped.values()]
+    runs = [analyse(one_trace(t), allow_unlocked=allow_unlocked) for t in grouped.values()]
     return [*runs, *(log_run(path) for path in dict.fromkeys(logs))]
 
 
@@ -50,7 +50,7 @@ def ends_worse(one: RunFile | None, other: RunFile | None) -> bool:
     return _how_well(first) < _how_well(second)
 
 
-def joined(traces: list[Trace]) -> Trace:
+def one_trace(traces: list[Trace]) -> Trace:
     """One trace of all the processes of some of one run; a file given twice counts once."""
     first = traces[0]
     processes = {p.path.resolve(): p for trace in traces for p in trace.processes}

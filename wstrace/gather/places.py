@@ -58,7 +58,7 @@ def is_far(source: str) -> bool:
     return source.startswith(RAY) or "://" in source
 
 
-def place_of(source: str) -> Place:
+def place_named(source: str) -> Place:
     """The place that a source names: `ray:/path`, `scheme://...`, or a path here."""
     if source.startswith(RAY):
         return RayNodes(source.removeprefix(RAY))

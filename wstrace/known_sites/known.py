@@ -33,13 +33,13 @@ __all__ = [
     "KnownSite",
     "LogClass",
     "Variant",
-    "find",
     "known_names",
     "known_sites",
     "match",
     "matches",
     "require",
     "siblings",
+    "site_with_id",
 ]
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ def known_names() -> Mapping[str, tuple[Number, ...]]:
     return {name: tuple(several) for name, several in found.items()}
 
 
-def find(site_id: str) -> KnownSite | None:
+def site_with_id(site_id: str) -> KnownSite | None:
     """The site with this id, with its newest formula."""
     return next((site for site in known_sites() if site.id == site_id), None)
 
 
 def require(site_id: str) -> KnownSite:
     """The site with this id; raises `WstraceError` with the nearest ids otherwise."""
-    site = find(site_id)
+    site = site_with_id(site_id)
     if site is None:
         ids = {each.id for each in known_sites()}
         hint = did_you_mean(site_id, ids, most=3, cutoff=0.3) or "`wstrace sites` lists them."

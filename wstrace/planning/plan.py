@@ -12,7 +12,7 @@ import wstrace
 from wstrace.bounds.bound import reserve_of
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
-from wstrace.known_sites.known import find
+from wstrace.known_sites.known import site_with_id
 from wstrace.planning import cost
 from wstrace.planning.cost import (
     Point,
@@ -47,7 +47,7 @@ __all__ = [
     "Wishes",
     "p99",
     "plan",
-    "refuse_empty",
+    "refuse_empty_reserve",
 ]
 
 
@@ -168,7 +168,7 @@ def plan(
     )
 
 
-def refuse_empty(made: ReservePlan) -> None:
+def refuse_empty_reserve(made: ReservePlan) -> None:
     """Raises WstraceError for a reserve of no bytes: it looks like a cure and is none."""
     if any(slot.bytes for slot in made.config.slots):
         return
@@ -313,7 +313,7 @@ def _request(site: SiteBound, engine: Engine) -> SiteReserve:
     Not where the rule's function makes several calls: any of them may be the first to fail.
     """
     bound, follows = site.bound, _follows(site, engine)
-    rule = find(bound.known_site or "")
+    rule = site_with_id(bound.known_site or "")
     if not bound.closed or rule is None or any(variant.also for variant in rule.variants):
         return follows
     return msgspec.structs.replace(

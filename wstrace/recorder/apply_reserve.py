@@ -51,10 +51,10 @@ def apply_reserve(live: Live) -> None:
 
 def _wanted(live: Live, path: str, limits: dict[str, Any]) -> tuple[str, list[SlotBytes], str]:
     """(the config as JSON, bytes by slot, why the config is not for this engine)."""
-    from wstrace.reserve.config import evaluate, load, mismatch, model_digest
+    from wstrace.reserve.config import evaluate, load_reserve, mismatch, model_digest
 
     try:
-        config = load(path)
+        config = load_reserve(path)
         wrong = mismatch(config, limits, model_digest(limits))
         if wrong:
             return "", [], wrong

@@ -18,7 +18,7 @@ from typing import Any
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.hooks import captures
 from wstrace.recorder.hooks.manager import hook_manager
-from wstrace.recorder.hooks.nearness import look
+from wstrace.recorder.hooks.nearness import look_at_step
 from wstrace.recorder.hooks.persistent import wrap_permute_scratch
 from wstrace.recorder.hooks.production import announce, tell_misspelt
 from wstrace.recorder.hooks.worker import Maker, Method, runner_makers, worker_makers
@@ -52,7 +52,7 @@ def install(settings: Settings | None = None) -> Live:
         if _live.settings.asks_nothing:
             return _live
         if _live.near is not None:
-            _live.near.tell = functools.partial(guarded, _live, "near", look, _live)
+            _live.near.tell = functools.partial(guarded, _live, "near", look_at_step, _live)
         when_imported(WORKER_MODULE, functools.partial(_hook_door, _live))
         atexit.register(_at_exit, _live)
         _watch_forks()

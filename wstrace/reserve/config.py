@@ -1,13 +1,13 @@
 """The reserve config: what the recorder and the planner need, in one place.
 
 Importing this loads only the standard library, msgspec, and wstrace's formula and trace
-packages; PyYAML is loaded by `load` alone, because this runs inside vLLM's workers.
+packages; PyYAML is loaded by `load_reserve` alone, because this runs inside vLLM's workers.
 """
 
 from __future__ import annotations
 
 from wstrace.reserve.evaluate import SlotBytes, evaluate, mismatch
-from wstrace.reserve.reader import load
+from wstrace.reserve.reader import load_reserve
 from wstrace.reserve.schema import (
     Cost,
     Model,
@@ -31,7 +31,7 @@ __all__ = [
     "dumps",
     "evaluate",
     "layout",
-    "load",
+    "load_reserve",
     "mismatch",
     "model_digest",
 ]

@@ -33,7 +33,7 @@ MAX_EVENTS: Final = 50_000
 _REMAKE: Final = "Make a new one with `wstrace reserve TRACE -o reserve.yaml`."
 
 
-def load(path: str | os.PathLike[str]) -> ReserveConfig:
+def load_reserve(path: str | os.PathLike[str]) -> ReserveConfig:
     """Read and check the config at `path`.
 
     Raises WstraceError for a path that is no plain file of at most 1 MiB, for YAML with

@@ -32,7 +32,7 @@ _COVERS: Final = {
 
 
 def dumps(config: ReserveConfig) -> str:
-    """The config as commented YAML; `load` gives the same config back."""
+    """The config as commented YAML; `load_reserve` gives the same config back."""
     return "\n".join([*_head(config), *_slots(config), *_sites(config), *_tail(config), ""])
 
 

@@ -141,7 +141,7 @@ def _concatenated(ev: Evaluation, node: ast.Call, scope: Scope) -> Value:
             return given  # (nope, pe) or one tensor: the same rows either way
         if not isinstance(given, Seq) or not isinstance(place, int):
             raise Stop(where, "torch.cat of something of unknown length")
-        return tensors.joined(ev, given.items, place, where)
+        return tensors.concatenated(ev, given.items, place, where)
 
     return spread(joined, ev.value(node.args[0], scope))
 

@@ -265,7 +265,7 @@ def _view_of_open_rank(tensor: Tensor, sizes: tuple[Value, ...], where: str) -> 
     return Tensor(None, dim, tensor.dtype, ("view", tensor.key, sizes))
 
 
-def joined(ev: Evaluation, parts: tuple[Value, ...], axis: int, where: str) -> Tensor:
+def concatenated(ev: Evaluation, parts: tuple[Value, ...], axis: int, where: str) -> Tensor:
     """torch.cat: one dimension is the sum, the others are the first tensor's."""
     tensors = [p for p in parts if isinstance(p, Tensor)]
     if not tensors or len(tensors) != len(parts):

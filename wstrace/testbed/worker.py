@@ -144,12 +144,15 @@ def _patterns(impl: Any) -> list[Any]:
     """The layer's patterns, made at its first forward pass: the block size is final by then."""
     made: list[Any] | None = vars(impl).get("_wstrace_patterns")
     if made is None:
-        made = [load(name)(impl, impl._wstrace_config) for name in active_settings().patterns]
+        made = [
+            pattern_class(name)(impl, impl._wstrace_config)
+            for name in active_settings().patterns
+        ]
         impl._wstrace_patterns = made
     return made
 
 
-def load(name: str) -> Any:
+def pattern_class(name: str) -> Any:
     """The class that `module:Class` names. Raises `WstraceError` if there is none."""
     module, _, attribute = name.partition(":")
     try:

@@ -123,7 +123,7 @@ class Trace:
     unread: int = 0
 
 
-def load(
+def load_trace(
     path: Path, run: str | None = None, progress: Progress | None = None, *, whole: bool = False
 ) -> Trace:
     """Read a trace folder or a single file.
@@ -347,7 +347,7 @@ def _first_line_ends(path: Path) -> bool:
 def runs_in(path: Path) -> list[str]:
     """The runs that left a record in a folder, by name; none for a file.
 
-    Raises WstraceError (exit 2) as `load` does.
+    Raises WstraceError (exit 2) as `load_trace` does.
     """
     if not path.is_dir():
         return []

@@ -71,7 +71,7 @@ def read(paths: Sequence[str], given: Given) -> Report:
             f"{', '.join(paths)} is a directory or an archive without a log.",
             "Give the server's logs.",
         )
-    report = combine(diagnoses)
+    report = one_report(diagnoses)
     return replace(report, notes=(*report.notes, *notes))
 
 
@@ -177,7 +177,7 @@ def _same(one: Finding, other: Finding) -> bool:
     return several and set(one.ranks).isdisjoint(other.ranks)
 
 
-def combine(diagnoses: Sequence[Diagnosis]) -> Report:
+def one_report(diagnoses: Sequence[Diagnosis]) -> Report:
     """One report of several texts; of one name the first text's value is shown."""
     config: dict[str, Value] = {}
     for diagnosis in diagnoses:

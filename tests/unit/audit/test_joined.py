@@ -8,7 +8,7 @@ from pathlib import Path
 from wstrace.audit.joined import joined
 from wstrace.audit.whole import reading
 from wstrace.runs.run import run_of
-from wstrace.trace.reader import load
+from wstrace.trace.reader import load_trace
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN = ROOT / "sample_traces" / "h100-vllm-0.21.0-turboquant-crash"
@@ -34,7 +34,7 @@ class TurboQuantAttentionImpl:
 def test_each_request_has_the_state_that_the_run_shows(package: Callable[..., Path]) -> None:
     name = "v1/attention/backends/turboquant_attn"
     root = package(**{name: LAYERS})
-    found = joined(reading(root, "0.21.0"), run_of(load(RUN)))
+    found = joined(reading(root, "0.21.0"), run_of(load_trace(RUN)))
     states = {j.site.enclosing.rpartition(".")[2]: j.state for j in found}
     assert states == {
         "_continuation_prefill": "too small",

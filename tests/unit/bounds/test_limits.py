@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wstrace.bounds.evidence import rows
+from wstrace.bounds.evidence import rows_of
 from wstrace.bounds.limits import joint_limits, role_limits
 from wstrace.expr import expression
 from wstrace.trace.records import Limit, ScheduledRequest, Step
@@ -125,7 +125,7 @@ def test_joint_limits_hold_in_a_mixed_step() -> None:
         ],
     )  # fmt: skip
     limits = {**LIMITS, "num_speculative_tokens": 3}
-    largest, *single = rows(step)
+    largest, *single = rows_of(step)
     assert largest["num_decodes"] == 2
     assert largest["num_decode_tokens"] == 5
     assert largest["num_prefill_tokens"] == 85
@@ -144,9 +144,9 @@ def test_joint_limits_name_only_the_roles_asked_for() -> None:
 
 
 def test_rows_of_unknown_steps_are_empty() -> None:
-    assert rows(None) == ()
-    assert rows(Step(index=1)) == ()
-    assert rows(Step(index=1, total_tokens=4, num_reqs=2)) == (
+    assert rows_of(None) == ()
+    assert rows_of(Step(index=1)) == ()
+    assert rows_of(Step(index=1, total_tokens=4, num_reqs=2)) == (
         {"num_scheduled_tokens": 4, "num_reqs": 2},
     )
 

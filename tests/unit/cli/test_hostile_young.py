@@ -24,7 +24,7 @@ from wstrace.report.console import plain_console, plain_description
 from wstrace.report.fleet_rows import TableCell
 from wstrace.report.fleet_text import _table
 from wstrace.report.text import render, render_text
-from wstrace.reserve.reader import load as load_reserve
+from wstrace.reserve.reader import load_reserve
 from wstrace.safe_texts.ci_commands import harmless
 from wstrace.trace.run_file import read_run
 

@@ -161,7 +161,7 @@ READERS = {
     "baseline": (BASELINE, read_baseline),
     "config": (CONFIG, read_config),
     "model config": (MODEL, lambda path: read_model_config(path, {})),
-    "reserve": (RESERVE, reader.load),
+    "reserve": (RESERVE, reader.load_reserve),
 }
 
 

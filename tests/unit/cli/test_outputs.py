@@ -13,7 +13,7 @@ from wstrace.audit.vllm_tree import cache_folder
 from wstrace.cli.commands.triage import command as triage
 from wstrace.errors import WstraceError, shell_code
 from wstrace.files import user_cache, write_output
-from wstrace.trace.reader import load
+from wstrace.trace.reader import load_trace
 
 
 def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_gate_reads_no_endless_file(
 
 def test_a_device_is_no_trace() -> None:
     with pytest.raises(WstraceError, match="no file and no folder"):
-        load(Path("/dev/null"))
+        load_trace(Path("/dev/null"))
 
 
 def test_triage_does_not_write_two_things_to_one_file(tmp_path: Path) -> None:

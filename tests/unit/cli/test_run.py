@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import forked, wstrace
-from wstrace.trace.reader import load
+from wstrace.trace.reader import load_trace
 
 SECRET = "S3cr3tV4lue"
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("WSTRACE", "VLLM"))}
@@ -127,14 +127,14 @@ def test_run_json_keeps_what_was_lost_also_where_the_file_goes(tmp_path: Path) -
     (lost,) = json.loads((folder / "run.json").read_text())["lost"]
     assert lost.startswith(f"{file.name}: records were lost: ")
     assert lost.endswith("vLLM refused a request after that")
-    assert load(folder).doubts == [lost]
+    assert load_trace(folder).doubts == [lost]
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
     shorter = f"{file.name} had {len(whole):,} bytes when the command ended, and has "
-    assert load(folder).doubts[1].startswith(f"{shorter}{len(whole) - 1:,}: ")
+    assert load_trace(folder).doubts[1].startswith(f"{shorter}{len(whole) - 1:,}: ")
     file.unlink()
     gone = f"{file.name} was there when the command ended, and is gone"
-    assert load(folder).doubts == [lost, gone]
+    assert load_trace(folder).doubts == [lost, gone]
 
 
 def test_a_pipe_in_the_trace_folder_holds_no_run_up(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from wstrace.cli.commands.exercise import command
 from wstrace.errors import WstraceError
-from wstrace.exercise.corners import plan
+from wstrace.exercise.corners import corners_within
 
 
 class Fake(ThreadingHTTPServer):
@@ -151,7 +151,7 @@ def test_the_corners_are_reached(fake: Fake, exercise: Exercise) -> None:
 @pytest.mark.parametrize("number", [1, 2, 4, 8, 9, 10, 32, 300])
 @pytest.mark.parametrize("max_model_len", [2, 17, 512, 1 << 16])
 def test_the_plan_keeps_to_its_limits(number: int, max_model_len: int) -> None:
-    corners, left_out = plan(max_model_len, number)
+    corners, left_out = corners_within(max_model_len, number)
     calls = [call for corner in corners for call in corner.calls]
     assert 0 < len(calls) <= number
     assert {c.name for c in corners}.isdisjoint(left_out)

@@ -14,7 +14,7 @@ from tools.fleet.planted import Plan, write_run
 from wstrace.findings.analysed_run import load_run
 from wstrace.gather.copies import MANIFEST, folder_name
 from wstrace.gather.gathering import gather
-from wstrace.gather.places import FarFile, Folder, place_of
+from wstrace.gather.places import FarFile, Folder, place_named
 
 
 def bring(*words: str) -> tuple[int, str, str]:
@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_brought(tmp_path: Pa
     assert failed.endswith("run.a.json: Permission denied")
     assert (
         gather(
-            [("far", place_of(str(tmp_path / "far")))],
+            [("far", place_named(str(tmp_path / "far")))],
             tmp_path / "here",
             None,
             lambda *_: None,

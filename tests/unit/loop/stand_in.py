@@ -123,7 +123,7 @@ class Engine:
         self.write(PhaseChange(phase=phase))
 
     def _reserve(self, path: Path, limits: dict[str, Any]) -> None:
-        loaded = reserve_config.load(path)
+        loaded = reserve_config.load_reserve(path)
         if "refuses" in WORDS:
             self.write(ReserveEvent(event="refused", why="2.00 MiB are not free"))
             sys.exit(1)

@@ -20,7 +20,7 @@ from tests.unit.findings.states import STATES, State, written
 from tests.unit.loop.test_fix import Done, fix
 from wstrace.cli import checkup
 from wstrace.exercise.client import Client
-from wstrace.exercise.corners import plan
+from wstrace.exercise.corners import corners_within
 from wstrace.exercise.send import Outcome, exercise
 from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.report.verdict import next_commands
@@ -61,7 +61,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         client = Client(f"http://127.0.0.1:{port}")
         client.wait(600)
         model = client.model(None, 10)
-        outcome = exercise(client, model, plan(model.max_model_len, 32)[0], 600)
+        outcome = exercise(client, model, corners_within(model.max_model_len, 32)[0], 600)
         server.send_signal(signal.SIGINT)
         server.communicate()
         return outcome, trace

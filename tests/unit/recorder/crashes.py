@@ -39,7 +39,7 @@ from wstrace.errors import WstraceError
 from wstrace.recorder import install
 from wstrace.recorder.hooks import manager as _loaded
 from wstrace.recorder.settings import Settings
-from wstrace.trace.reader import ProcessTrace, load
+from wstrace.trace.reader import ProcessTrace, load_trace
 from wstrace.trace.records import Failure, Request
 
 ARENA: Final = 1 << 22
@@ -109,7 +109,7 @@ def compare(process: ProcessTrace | None, told: Path) -> dict[str, Any]:
 
 
 def by_pid(folder: Path) -> dict[int, ProcessTrace]:
-    found = load(folder).processes if any(folder.glob("*.jsonl")) else []
+    found = load_trace(folder).processes if any(folder.glob("*.jsonl")) else []
     return {process.header.pid: process for process in found}
 
 
@@ -271,7 +271,7 @@ def _doubts(trace: Path) -> list[str]:
     if not any(trace.glob("*.jsonl")):
         return ["no trace file"]
     try:
-        return load(trace).doubts
+        return load_trace(trace).doubts
     except WstraceError as error:
         return [error.message]
 
@@ -297,7 +297,7 @@ def threads(folder: Path) -> dict[str, Any]:
         told.write_text("done")
 
     os.waitpid(forked(work, folder / "err"), 0)
-    (process,) = load(trace).processes
+    (process,) = load_trace(trace).processes
     seen = [r.bytes for r in process.records if isinstance(r, Request) and r.phase == "serving"]
     return {"done": told.exists(), "asked": 400, "recorded": len(seen), "kinds": len(set(seen))}
 

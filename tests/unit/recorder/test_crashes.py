@@ -15,7 +15,7 @@ from tests.unit.cli.test_run import ENV
 from wstrace.cli import checkup
 from wstrace.findings.analysed_run import load_run
 from wstrace.recorder.record import make_trace_folder
-from wstrace.trace.reader import load
+from wstrace.trace.reader import load_trace
 from wstrace.trace.records import (
     Failure,
     Lock,
@@ -127,7 +127,7 @@ def test_doctor_says_why_recording_stood_down(tmp_path: Path) -> None:
     assert (told.state, told.name) == ("warn", "earlier run")
     assert "disk full?" in told.detail
     assert "vLLM refused a request after that" in told.detail
-    assert load(folder).doubts != []
+    assert load_trace(folder).doubts != []
 
 
 @pytest.mark.parametrize("name", ["empty", "other"])

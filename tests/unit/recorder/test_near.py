@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.recorder.test_growth import Manager, manager
-from wstrace.recorder.hooks.nearness import look
+from wstrace.recorder.hooks.nearness import look_at_step
 from wstrace.recorder.settings import Settings, read_settings
 from wstrace.recorder.state.guard_file import NEAR, lines
 from wstrace.recorder.state.near import EVERY, NearState
@@ -48,7 +48,7 @@ def live_of(manager: Manager, share: float = 0.9) -> tuple[Live, list[Any]]:
     live.worker.limits = dict(LIMITS)
     assert live.near is not None
     live.near.add([SITE])
-    live.near.tell = lambda output: look(live, output)
+    live.near.tell = lambda output: look_at_step(live, output)
     return live, records
 
 

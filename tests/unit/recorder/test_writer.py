@@ -21,7 +21,7 @@ from wstrace.recorder.settings import Settings
 from wstrace.recorder.state import writer as writer_module
 from wstrace.recorder.state.output import TraceOutput
 from wstrace.recorder.state.writer import TraceWriter
-from wstrace.trace.reader import load, read_file
+from wstrace.trace.reader import load_trace, read_file
 from wstrace.trace.records import (
     FORMAT,
     Failure,
@@ -196,14 +196,14 @@ def test_a_full_disk_is_told_in_the_room_that_the_header_kept(
     assert done.stderr.count("recording stops, serving goes on") == 1
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size <= 2000
-    (process,) = load(tmp_path).processes
+    (process,) = load_trace(tmp_path).processes
     assert "disk full?" in process.lost
     assert ("vLLM refused a request after that" in process.lost) == (after == "refused")
 
 
 def test_an_untouched_file_says_that_nothing_was_lost(tmp_path: Path) -> None:
     new_writer(tmp_path).write(Note(text="all"))
-    assert load(tmp_path).processes[0].lost == ""
+    assert load_trace(tmp_path).processes[0].lost == ""
 
 
 def test_a_descriptor_that_others_closed_and_reused_gets_no_byte(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_descriptor_that_others_closed_and_reused_gets_no_byte(tmp_path: Path)
     assert (tmp_path / "theirs").read_bytes() == b""
     texts = [r.text for r in read_file(file).records if isinstance(r, Note)]
     assert texts == ["before", "after", "closed"]
-    assert load(folder).doubts == []
+    assert load_trace(folder).doubts == []
 
 
 def test_a_deleted_file_is_followed_by_one_that_says_so(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_deleted_file_is_followed_by_one_that_says_so(tmp_path: Path) -> None:
     (first,) = tmp_path.iterdir()
     first.unlink()
     writer.write(Note(text="kept"))
-    (process,) = load(tmp_path).processes
+    (process,) = load_trace(tmp_path).processes
     assert "an earlier trace file of this process was deleted" in process.lost
     (second,) = tmp_path.iterdir()
     assert read_file(second).header.parent == first.name
@@ -259,7 +259,7 @@ def test_a_record_that_is_no_json_is_lost_alone_and_said(tmp_path: Path, text: o
     output.write_worker(WorkerInit(ranks=Ranks(), world=Ranks(), limits={}))
     output.write(Note(text=text))  # type: ignore[arg-type]
     output.write(Note(text="after"))
-    (process,) = load(tmp_path).processes
+    (process,) = load_trace(tmp_path).processes
     _, said, after = process.records
     assert isinstance(said, Note)
     assert said.text.startswith("recorder: a note record: ")
@@ -273,7 +273,7 @@ def test_an_argument_that_is_no_utf8_is_spelt(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["serve", "mod\udcffel"])
     TraceOutput(Settings(str(tmp_path), "run1")).write(Note(text="x"))
-    assert load(tmp_path).processes[0].header.argv == ["serve", "mod\\udcffel"]
+    assert load_trace(tmp_path).processes[0].header.argv == ["serve", "mod\\udcffel"]
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_whatever_the_run_is_called_its_file_is_in_the_folder(run: str, tmp_path
     (file,) = folder.iterdir()
     assert {p for p in tmp_path.rglob("*") if p.is_file()} == {file}
     assert all(c.isascii() and c.isprintable() for c in file.name)
-    assert len(load(folder).processes) == 1
+    assert len(load_trace(folder).processes) == 1
 
 
 def test_a_run_with_a_usual_id_has_it_in_its_files_name() -> None:
@@ -326,7 +326,7 @@ writer.write(Note(text="two"))
 
 def test_what_a_daemon_prints_is_not_in_its_trace(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", DAEMON, str(tmp_path)], check=True, timeout=60)
-    (process,) = load(tmp_path).processes
+    (process,) = load_trace(tmp_path).processes
     assert [r.text for r in process.records if isinstance(r, Note)] == ["one", "two"]
     assert len(process.path.read_text().splitlines()) == 3
 
@@ -353,6 +353,6 @@ def test_a_text_of_any_record_that_is_no_utf8_is_spelt(tmp_path: Path) -> None:
     writer = TraceWriter(str(tmp_path), "run1", lambda: header)
     writer.write(Note(text=odd))
     writer.write(Note(text="after"))
-    (process,) = load(tmp_path).processes
+    (process,) = load_trace(tmp_path).processes
     assert (process.header.role, process.header.reserve) == ("caf\\udce9", "caf\\udce9")
     assert [r.text for r in process.records if isinstance(r, Note)] == ["caf\\udce9", "after"]

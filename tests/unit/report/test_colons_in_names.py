@@ -30,7 +30,7 @@ from wstrace.planning.plan import plan
 from wstrace.report.ci import sarif
 from wstrace.report.html import render
 from wstrace.report.html.pair import render_pair
-from wstrace.reserve.config import ReserveConfig, dumps, load
+from wstrace.reserve.config import ReserveConfig, dumps, load_reserve
 from wstrace.trace.records import Record, Site
 
 KIB = 1024
@@ -84,7 +84,7 @@ def test_an_earlier_reserve_is_of_the_same_site(
     run = _run(file, function, short)
     path = tmp_path / "reserve.yaml"
     path.write_text(dumps(plan_run(run, Wishes()).config), encoding="utf-8")
-    again = plan_run(run, Wishes(), [Earlier("old.yaml", load(path))])
+    again = plan_run(run, Wishes(), [Earlier("old.yaml", load_reserve(path))])
     assert again.payload()["sites"] == plan_run(run, Wishes()).payload()["sites"]
     assert not again.kept
 

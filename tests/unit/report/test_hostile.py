@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from wstrace.cli.app import main
 from wstrace.cli.watch.metrics import MetricsServer
-from wstrace.reserve.config import load
+from wstrace.reserve.config import load_reserve
 
 DEMO: Final = Path(__file__).parents[3] / "sample_traces" / "demo-crash"
 SECRETS: Final = ("hf_PLANTEDplanted12345", "sk-PLANTEDplanted12345", "hunter2PLANTED")
@@ -210,7 +210,7 @@ def test_a_reserve_of_it_is_one(
 ) -> None:
     out = tmp_path / "reserve.yaml"
     answer("reserve", planted, "-o", out)
-    assert load(out).sites
+    assert load_reserve(out).sites
     assert list(tmp_path.iterdir()) == [out]
 
 

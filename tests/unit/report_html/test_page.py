@@ -111,7 +111,7 @@ def test_reserve_yaml_downloads_and_loads(tmp_path: Path) -> None:
     (link,) = [u for u in _Page(render([runs.crashed()])).links if u.startswith("data:")]
     path = tmp_path / "reserve.yaml"
     path.write_bytes(base64.b64decode(link.split(",", 1)[1]))
-    config = reserve_config.load(path)
+    config = reserve_config.load_reserve(path)
     assert {slot.bytes for slot in config.slots} == {runs.attention_bytes(16383)}
     assert len(config.slots) == 2
 

@@ -24,7 +24,7 @@ from wstrace.reserve.config import (
     dumps,
     evaluate,
     layout,
-    load,
+    load_reserve,
     mismatch,
     model_digest,
 )
@@ -140,7 +140,7 @@ def test_yaml_to_a_file_with_a_summary(run: Run, trace: Path, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert "Reserve: 1.00 MiB in each of 1 slot." in done.stderr
-    config = load(target)
+    config = load_reserve(target)
     assert config.slots[0].bytes == 4096 * 256
     assert (config.sites[0].site, config.sites[0].grade) == (SITE, "proved")
     assert config.cost.bytes == 4096 * 256 - 1024
@@ -193,8 +193,8 @@ def test_a_number_that_the_trace_lacks_completes_the_bound(run: Run, tmp_path: P
     assert site["constants"]["max_model_len"] == 4096
     target = tmp_path / "reserve.yaml"
     assert run(folder, "--set", "max_model_len=4096", "-o", target).returncode == 0
-    assert evaluate(load(target), limits)[0].bytes == 4096 * 256
-    assert mismatch(load(target), limits, model_digest(limits)) is None
+    assert evaluate(load_reserve(target), limits)[0].bytes == 4096 * 256
+    assert mismatch(load_reserve(target), limits, model_digest(limits)) is None
 
 
 def test_an_existing_file_stays_without_force(run: Run, trace: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_reserve_whose_sites_nobody_knows_keeps_its_bytes_and_says_so(
 ) -> None:
     _of_unknown_sites(trace, config)
     done = run(trace, "-o", tmp_path / "new.yaml")
-    new = load(tmp_path / "new.yaml")
+    new = load_reserve(tmp_path / "new.yaml")
     assert [slot.bytes for slot in new.slots] == [8 << 20] * len(new.slots)
     assert [item.site for item in new.not_covered] == [KEPT_BYTES]
     assert f"Not covered: {KEPT_BYTES}: A reserve of 8.00 MiB was applied" in done.stderr
@@ -295,17 +295,17 @@ def test_a_reserve_whose_sites_nobody_knows_keeps_its_bytes_and_says_so(
     assert {slot.bytes for slot in live} == {8 << 20}
     _reserved(tmp_path, 8 << 20)
     run(trace, "--merge", tmp_path / "old.yaml", "-o", tmp_path / "merged.yaml")
-    merged = load(tmp_path / "merged.yaml")
+    merged = load_reserve(tmp_path / "merged.yaml")
     assert merged.slots[0].bytes == 8 << 20
     assert KEPT_BYTES not in {item.site for item in merged.not_covered}
     run(trace, "--set", "max_model_len=2048", "-o", tmp_path / "less.yaml")
-    assert load(tmp_path / "less.yaml").slots[0].bytes == 2048 * 256
+    assert load_reserve(tmp_path / "less.yaml").slots[0].bytes == 2048 * 256
 
 
 def test_a_budget_cuts_the_bytes_that_are_kept(run: Run, trace: Path, tmp_path: Path) -> None:
     _of_unknown_sites(trace, "")
     run(trace, "--budget", "2MiB", "-o", tmp_path / "cut.yaml")
-    cut = load(tmp_path / "cut.yaml")
+    cut = load_reserve(tmp_path / "cut.yaml")
     assert sum(slot.bytes for slot in cut.slots) <= 2 << 20
     assert KEPT_BYTES in {item.site for item in cut.not_covered}
 
@@ -317,7 +317,7 @@ def test_a_site_that_a_what_if_drops_is_in_the_file(
     _reserved(tmp_path, 8 << 20)
     words = ("--set", "max_model_len=1", "--merge", tmp_path / "old.yaml")
     run(trace, *words, "-o", tmp_path / "new.yaml")
-    new = load(tmp_path / "new.yaml")
+    new = load_reserve(tmp_path / "new.yaml")
     assert SITE not in {site.site for site in new.sites}
     (dropped,) = [item for item in new.not_covered if item.site == SITE]
     assert dropped.why == (
@@ -353,7 +353,7 @@ def test_after_a_death_the_sites_behind_it_are_said_to_be_unseen(
     done = run(trace, "-o", target)
     told = "The run died at step 39; sites behind it were not seen."
     assert told in done.stderr
-    assert told in [item.why for item in load(target).not_covered]
+    assert told in [item.why for item in load_reserve(target).not_covered]
 
 
 def test_a_reserve_of_no_bytes_is_refused(run: Run, trace: Path) -> None:

@@ -13,8 +13,8 @@ from tests.unit.reserve.test_plan import ENGINE, LENGTH, SEEN, SITES
 from wstrace.bounds.bound import Bound
 from wstrace.errors import WstraceError
 from wstrace.planning.earlier import BEHIND, Earlier, applied_config
-from wstrace.planning.plan import Engine, SiteBound, Wishes, plan, refuse_empty
-from wstrace.reserve.config import ReserveConfig, dumps, load
+from wstrace.planning.plan import Engine, SiteBound, Wishes, plan, refuse_empty_reserve
+from wstrace.reserve.config import ReserveConfig, dumps, load_reserve
 from wstrace.reserve.schema import NotCovered
 from wstrace.trace.records import Limit
 
@@ -63,7 +63,7 @@ def test_a_size_given_by_hand_is_kept_as_given_and_is_not_proved(tmp_path: Path)
     old = plan(SITES, ENGINE, wishes).config
     path = tmp_path / "old.yaml"
     path.write_text(dumps(old), "utf-8")
-    new = plan(SITES[1:], ENGINE, earlier=[Earlier("old.yaml", load(path))]).config
+    new = plan(SITES[1:], ENGINE, earlier=[Earlier("old.yaml", load_reserve(path))]).config
     for config in (old, new):
         site = next(site for site in config.sites if site.site == ATTENTION)
         assert (site.bytes, site.cover, site.grade) == (512 << 10, "given", "observed")
@@ -74,7 +74,7 @@ def test_what_the_budget_leaves_open_stands_in_the_file(tmp_path: Path) -> None:
     made = plan(SITES[:1], ENGINE, Wishes(budget=1 << 20))
     path = tmp_path / "reserve.yaml"
     path.write_text(dumps(made.config), "utf-8")
-    (item,) = load(path).not_covered
+    (item,) = load_reserve(path).not_covered
     assert item.site == ATTENTION
     assert "gets 512.00 KiB, can need 4.00 MiB (proved)" in item.why
     assert made.can_fail == (f"{item.site}: {item.why}",)
@@ -108,7 +108,7 @@ def test_a_reserve_of_another_engine_is_refused() -> None:
 @pytest.mark.parametrize("wishes", [Wishes(budget=10), Wishes(cover={ATTENTION: "0"})])
 def test_a_reserve_of_no_bytes_is_refused(wishes: Wishes) -> None:
     with pytest.raises(WstraceError, match="would have 0 bytes"):
-        refuse_empty(plan(SITES[:1], ENGINE, wishes))
+        refuse_empty_reserve(plan(SITES[:1], ENGINE, wishes))
 
 
 def test_the_config_that_a_trace_recorded_comes_back() -> None:
@@ -126,7 +126,7 @@ def test_an_engine_known_from_a_log_has_no_digest_and_only_numbers(tmp_path: Pat
     config = plan([SiteBound("a.py", "f", LENGTH), unknown], engine).config
     path = tmp_path / "reserve.yaml"
     path.write_text(dumps(config), "utf-8")
-    assert load(path) == config
+    assert load_reserve(path) == config
     assert (config.model.digest, config.model.layout) == ("", {"num_kv_heads": 4})
     assert config.made_by.endswith(" triage")
     assert "not known" in config.cost.note

@@ -20,7 +20,7 @@ from wstrace.reserve.config import (
     ReserveConfig,
     SlotReserve,
     dumps,
-    load,
+    load_reserve,
     model_digest,
 )
 from wstrace.reserve.writer import quote
@@ -42,12 +42,12 @@ def _written(path: Path, text: str) -> Path:
 
 
 def test_round_trip_of_the_example(path: Path) -> None:
-    assert load(_written(path, dumps(config()))) == config()
+    assert load_reserve(_written(path, dumps(config()))) == config()
 
 
 def test_round_trip_of_a_config_without_sites(path: Path) -> None:
     empty = config(slots=[SlotReserve(bytes=1)], sites=[], not_covered=[], limits={})
-    assert load(_written(path, dumps(empty))) == empty
+    assert load_reserve(_written(path, dumps(empty))) == empty
 
 
 @pytest.mark.parametrize("slots", [[], [SlotReserve(bytes=0)]])
@@ -56,7 +56,7 @@ def test_a_config_that_reserves_nothing_is_refused(
 ) -> None:
     nothing = config(slots=slots, sites=[], not_covered=[], limits={})
     with pytest.raises(WstraceError, match="reserves nothing: all of its sizes are 0"):
-        load(_written(path, dumps(nothing)))
+        load_reserve(_written(path, dumps(nothing)))
 
 
 names = st.one_of(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.text(max_size=8))
@@ -78,7 +78,7 @@ def test_round_trip_of_any_text(
     site = msgspec.structs.replace(SCRATCH, site=name, why=why)
     odd = config(sites=[site], limits=limits, not_covered=[NotCovered(site=why, why=name)])
     path.write_text(dumps(odd), "utf-8")
-    assert load(path) == odd
+    assert load_reserve(path) == odd
 
 
 @given(st.text())
@@ -109,7 +109,7 @@ def test_sizes_for_people(size: int, text: str) -> None:
 
 def _refused(path: Path, text: str) -> str:
     with pytest.raises(WstraceError) as caught:
-        load(_written(path, text))
+        load_reserve(_written(path, text))
     assert caught.value.exit_code == 2
     assert str(caught.value).count("\n") == 1
     return caught.value.message
@@ -167,7 +167,7 @@ def test_a_proved_site_needs_its_formula(path: Path) -> None:
 def test_the_size_limit_is_exact(path: Path) -> None:
     text = dumps(config())
     fits = text + "#" * ((1 << 20) - len(text) - 1) + "\n"
-    assert load(_written(path, fits)) == config()
+    assert load_reserve(_written(path, fits)) == config()
     assert "larger than 1.00 MiB" in _refused(path, fits + "\n")
 
 
@@ -184,13 +184,13 @@ def test_binary_and_missing_and_special_files(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     for path in (binary, tmp_path / "none", tmp_path, fifo, "a\0b"):
         with pytest.raises(WstraceError):
-            load(path)
+            load_reserve(path)
 
 
 def test_unknown_limit_names_are_usable_when_recorded(path: Path) -> None:
     site = msgspec.structs.replace(CONTINUATION, drivers={"num_computed_tokens": "brand_new"})
     recorded = config(sites=[site], limits={"brand_new": 5})
-    assert isinstance(load(_written(path, dumps(recorded))), ReserveConfig)
+    assert isinstance(load_reserve(_written(path, dumps(recorded))), ReserveConfig)
 
 
 EDITS = [
@@ -212,30 +212,30 @@ def test_an_edit_of_the_model_under_the_same_digest_is_found(
     times = text.count(old)
     assert times == (2 if where == "both" else 1), times
     with pytest.raises(WstraceError, match=says):
-        load(_written(path, text.replace(old, new)))
+        load_reserve(_written(path, text.replace(old, new)))
 
 
 def test_limits_that_formulas_follow_may_be_edited(path: Path) -> None:
     text = dumps(config()).replace("max_model_len: 4096", "max_model_len: 8192")
-    assert load(_written(path, text)).limits["max_model_len"] == 8192
+    assert load_reserve(_written(path, text)).limits["max_model_len"] == 8192
 
 
 def test_a_config_from_a_log_needs_no_digest_but_no_contradiction(path: Path) -> None:
     shown: dict[str, Limit] = {"num_kv_heads": 2}
     partial = config(model=Model(name="", digest="", layout={**shown, "head_size": 64}))
     partial = msgspec.structs.replace(partial, limits={**shown, "max_model_len": 4096})
-    assert load(_written(path, dumps(partial))) == partial
+    assert load_reserve(_written(path, dumps(partial))) == partial
     text = dumps(partial).replace("    num_kv_heads: 2", "    num_kv_heads: 8")
     with pytest.raises(WstraceError, match="num_kv_heads is 8"):
-        load(_written(path, text))
+        load_reserve(_written(path, text))
 
 
 def test_a_file_cut_at_any_line_is_refused(path: Path) -> None:
     """A YAML file that was cut at a line end is valid YAML still."""
     text = dumps(config())
-    assert load(_written(path, text)) == config()
+    assert load_reserve(_written(path, text)) == config()
     lines = text.splitlines(keepends=True)
     last = next(n for n, line in enumerate(lines) if line.startswith("not_covered:"))
     for cut in range(1, last):
         with pytest.raises(WstraceError):
-            load(_written(path, "".join(lines[:cut])))
+            load_reserve(_written(path, "".join(lines[:cut])))

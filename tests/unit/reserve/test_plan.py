@@ -14,7 +14,7 @@ from wstrace.errors import WstraceError
 from wstrace.expr.expression import parse
 from wstrace.known_sites.known import require
 from wstrace.planning.plan import Engine, SiteBound, Wishes, p99, plan
-from wstrace.reserve.config import dumps, evaluate, load
+from wstrace.reserve.config import dumps, evaluate, load_reserve
 from wstrace.trace.records import Limit, Memory, Request, Slot
 
 LENGTH = Bound(
@@ -46,8 +46,8 @@ def test_the_plan_survives_the_file_and_grows_with_the_live_limits(tmp_path: Pat
     config = plan(SITES, ENGINE).config
     path = tmp_path / "reserve.yaml"
     path.write_text(dumps(config), "utf-8")
-    assert load(path) == config
-    live = evaluate(load(path), {**LIMITS, "max_model_len": 8192})
+    assert load_reserve(path) == config
+    live = evaluate(load_reserve(path), {**LIMITS, "max_model_len": 8192})
     assert [slot.bytes for slot in live] == [8192 * 1024, 8192 * 1024]
 
 

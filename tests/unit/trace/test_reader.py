@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from wstrace.errors import WstraceError
-from wstrace.trace.reader import load, read_file
+from wstrace.trace.reader import load_trace, read_file
 from wstrace.trace.records import (
     FORMAT,
     AnyRecord,
@@ -56,16 +56,16 @@ def test_cut_at_every_byte_of_the_last_record_keeps_all_before_it(tmp_path: Path
 def test_of_several_runs_the_newest_is_read_and_that_is_said(tmp_path: Path) -> None:
     trace_file(tmp_path, "a", Note(text="old"), run="old")
     trace_file(tmp_path, "bb", Note(text="new"), run="new")
-    trace = load(tmp_path)
+    trace = load_trace(tmp_path)
     assert trace.run == "new"
     assert "2 runs" in trace.notes[0]
-    assert load(tmp_path, "ol").run == "old"
+    assert load_trace(tmp_path, "ol").run == "old"
 
 
 def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
     trace_file(tmp_path, "a", run="old")
     with pytest.raises(WstraceError, match="names 0 runs") as error:
-        load(tmp_path, "xyz")
+        load_trace(tmp_path, "xyz")
     assert "old" in error.value.hint
 
 
@@ -102,7 +102,7 @@ def test_a_file_that_is_no_trace_gets_a_word_and_a_hint(
     path = tmp_path / "x.wst.jsonl"
     path.write_bytes(content)
     with pytest.raises(WstraceError, match=message) as error:
-        load(path)
+        load_trace(path)
     assert error.value.hint
     assert error.value.exit_code == 2
 
@@ -132,17 +132,17 @@ def test_a_record_that_contradicts_itself_is_an_error(tmp_path: Path, line: byte
 
 def test_a_missing_path_is_said(tmp_path: Path) -> None:
     with pytest.raises(WstraceError, match="No such trace"):
-        load(tmp_path / "nothing")
+        load_trace(tmp_path / "nothing")
 
 
 def test_an_empty_folder_is_a_trace_in_which_nothing_attached(tmp_path: Path) -> None:
-    assert load(tmp_path).processes == []
+    assert load_trace(tmp_path).processes == []
 
 
 def test_a_file_killed_before_its_header_is_a_doubt_beside_the_others(tmp_path: Path) -> None:
     trace_file(tmp_path, "a")
     (tmp_path / "b.wst.jsonl").write_bytes(b'{"t":"hea')
-    trace = load(tmp_path)
+    trace = load_trace(tmp_path)
     assert len(trace.processes) == 1
     assert trace.doubts == [
         "b.wst.jsonl has no whole record (its process was killed, or the disk was full): "
@@ -204,7 +204,7 @@ def test_a_link_to_nothing_is_an_error_of_two_lines(tmp_path: Path) -> None:
     trace_file(tmp_path, "a", Note(text="one"))
     (tmp_path / "b.wst.jsonl").symlink_to(tmp_path / "gone")
     with pytest.raises(WstraceError, match=r"Cannot read .*b\.wst\.jsonl"):
-        load(tmp_path)
+        load_trace(tmp_path)
 
 
 def test_a_folder_of_files_that_cannot_be_read_says_what_is_there(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_such_a_folder_without_its_end_says_it_in_an_error(ranks: int, tmp_path:
         file.write_bytes(file.read_bytes()[:30])
     (tmp_path / "node0" / "run.a.json").unlink()
     with pytest.raises(WstraceError) as told:
-        load(tmp_path / "node0")
+        load_trace(tmp_path / "node0")
     said = told.value.message
     many = "1 trace file" if ranks == 1 else "5 trace files"
     assert said.startswith(f"Of {many} in {tmp_path / 'node0'} none can be read: ")

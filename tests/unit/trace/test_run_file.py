@@ -14,7 +14,7 @@ from wstrace.cli.reading import read_runs
 from wstrace.errors import WstraceError
 from wstrace.file_names import RUN_FILE, kept_run_file
 from wstrace.findings.analysed_run import load_run
-from wstrace.trace.reader import load
+from wstrace.trace.reader import load_trace
 from wstrace.trace.records import FORMAT, Header
 from wstrace.trace.run_file import RunFile, find_run, read_run
 
@@ -81,7 +81,7 @@ def test_every_cut_is_told(tmp_path: Path) -> None:
 
 def test_a_folder_without_one_is_no_doubt(tmp_path: Path) -> None:
     _trace(tmp_path)
-    assert load(tmp_path).doubts == []
+    assert load_trace(tmp_path).doubts == []
 
 
 def test_a_folder_with_nothing_but_a_broken_one_says_so(tmp_path: Path) -> None:
@@ -102,17 +102,17 @@ BASE = 1_778_926_500_000_000_000  # 2026-05-16T10:15:00Z in ns
 def test_the_newest_run_left_nothing_and_an_older_one_does_not_stand_in(tmp_path: Path) -> None:
     _trace(tmp_path, "older", BASE + 1_000_000_000)
     _started(tmp_path, "newer", 30)
-    trace = load(tmp_path)
+    trace = load_trace(tmp_path)
     assert (trace.run, trace.processes) == ("newer", [])
     assert any("never attached" in why for why in load_run(tmp_path).inconclusive)
-    assert load(tmp_path, "older").processes != []
+    assert load_trace(tmp_path, "older").processes != []
 
 
 def test_a_trace_newer_than_run_json_is_the_newest(tmp_path: Path) -> None:
     """Production sets WSTRACE_DIR without `wstrace run`, in a folder that had one."""
     _trace(tmp_path, "older", BASE + 31_000_000_000)
     _started(tmp_path, "first", 30)
-    assert load(tmp_path).run == "older"
+    assert load_trace(tmp_path).run == "older"
 
 
 @pytest.mark.parametrize("run", ["/../../out", "x/../../../out", "/../../../out"])

@@ -12,7 +12,7 @@ from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import need_text
 from wstrace.report.triage import render_text
 from wstrace.triage.diagnose.numbers import Given
-from wstrace.triage.report import combine
+from wstrace.triage.report import one_report
 from wstrace.triage.reserve_plan import plan_report
 
 NUMBERS = {"num_kv_heads": 8, "head_size": 128, "max_model_len": 32_000, "block_size": 16}
@@ -29,7 +29,7 @@ def test_a_bound_below_the_size_in_the_log_is_no_bound() -> None:
     assert bound_of(finding).bytes is None
     assert bound_of(finding).contradiction.startswith(TOO_SMALL)
     assert not log_of(finding).required_exact
-    report = combine([read(Failure(required=131.25).message, Given(NUMBERS))])
+    report = one_report([read(Failure(required=131.25).message, Given(NUMBERS))])
     assert "contradict 131.25 MB" in " ".join(render_text(report).split())
     with pytest.raises(WstraceError, match=r"contradict 131\.25 MB seen") as refused:
         plan_report(report)

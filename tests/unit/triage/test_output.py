@@ -11,7 +11,7 @@ from wstrace.report.finding_json import triage_json
 from wstrace.report.triage import render_markdown, render_text
 from wstrace.triage.diagnose.numbers import Given
 from wstrace.triage.redaction import redact
-from wstrace.triage.report import Report, combine
+from wstrace.triage.report import Report, one_report
 
 PRIVATE = {
     "key": "sk-abcdefgh12345678",
@@ -36,7 +36,7 @@ LEAKY = [
 
 
 def _report(*lines: str, given: Given | None = None) -> Report:
-    return combine([read("\n".join(lines), given)])
+    return one_report([read("\n".join(lines), given)])
 
 
 def _leaky() -> Report:
@@ -145,13 +145,13 @@ def test_json_types() -> None:
 
 def test_many_files_do_not_fill_the_screen() -> None:
     texts = [read(Failure().message, name=f"{number}.log") for number in range(9)]
-    assert "0.log, 1.log, 2.log and 6 more: 1 finding" in render_text(combine(texts))
+    assert "0.log, 1.log, 2.log and 6 more: 1 finding" in render_text(one_report(texts))
 
 
 def test_several_texts() -> None:
     one = read("--max-model-len 4096\n" + Failure().message, name="a.log")
     other = read("--max-model-len 9 --max-num-seqs 2\n" + Failure(line=9).message, name="b.log")
-    report = combine([one, other])
+    report = one_report([one, other])
     assert [log_of(f).path for f in report.findings] == ["a.log", "b.log"]
     assert report.config == {"max_model_len": 4096, "max_num_seqs": 2}
 

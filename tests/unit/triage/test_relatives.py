@@ -14,7 +14,7 @@ from wstrace.cli.commands import triage
 from wstrace.report.triage import render_json, render_markdown, render_text
 from wstrace.triage.diagnose.numbers import Given
 from wstrace.triage.diagnose.relatives import NotTheArena
-from wstrace.triage.report import combine
+from wstrace.triage.report import one_report
 from wstrace.triage.report import read as triaged
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def test_other_talk_of_locks(line: str) -> None:
 
 
 def test_every_output_tells_a_relative_from_nothing() -> None:
-    report = combine([read(OVERFLOW)])
+    report = one_report([read(OVERFLOW)])
     assert "not the arena" in render_text(report)
     assert "Not the arena" in render_markdown(report)
     (found,) = json.loads(render_json(report))["relatives"]

@@ -13,7 +13,7 @@ from wstrace.reserve import config as reserve
 from wstrace.reserve.writer import dumps
 from wstrace.trace.records import Slot
 from wstrace.triage.diagnose.numbers import Given
-from wstrace.triage.report import combine
+from wstrace.triage.report import one_report
 from wstrace.triage.reserve_plan import plan_report
 from wstrace.vllm.limits import LIMIT_NAMES
 
@@ -34,13 +34,13 @@ def _text(failures: list[Failure], numbers: dict[str, int]) -> str:
         for failure in failures
         for line in log_lines(failure.traceback(), "EngineCore pid=1")
     ]
-    return dumps(plan_report(combine([read("\n".join(lines), Given(numbers))])).config)
+    return dumps(plan_report(one_report([read("\n".join(lines), Given(numbers))])).config)
 
 
 def _loaded(text: str, folder: Path) -> reserve.ReserveConfig:
     path = folder / "reserve.yaml"
     path.write_text(text, "utf-8")
-    return reserve.load(path)
+    return reserve.load_reserve(path)
 
 
 def test_it_loads_and_follows_the_live_limits(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_it_loads_and_follows_the_live_limits(tmp_path: Path) -> None:
 
 def test_only_numbers_are_compared_with_the_engine(tmp_path: Path) -> None:
     lines = ["vllm serve m --dtype half --kv-cache-dtype fp8 -tp 2", Failure().message]
-    report = combine([read("\n".join(lines), Given(NUMBERS))])
+    report = one_report([read("\n".join(lines), Given(NUMBERS))])
     layout = _loaded(dumps(plan_report(report).config), tmp_path).model.layout
     assert layout == {"num_kv_heads": 4, "head_size": 256, "tensor_parallel_size": 2}
 
@@ -91,4 +91,4 @@ def test_an_incomplete_bound_names_what_is_missing() -> None:
 
 def test_no_arena_failure_no_config() -> None:
     with pytest.raises(WstraceError, match="no arena failure"):
-        plan_report(combine([read("all is well")]))
+        plan_report(one_report([read("all is well")]))

@@ -11,7 +11,7 @@ from wstrace.findings.finding import Finding
 from wstrace.known_sites.known import known_sites, siblings
 from wstrace.reserve.schema import ReserveConfig
 from wstrace.triage.diagnose.numbers import Given
-from wstrace.triage.report import combine
+from wstrace.triage.report import one_report
 from wstrace.triage.reserve_plan import plan_report
 from wstrace.versions import CHECKED_WITH, release_of
 
@@ -34,7 +34,7 @@ def _finding(version: str, numbers: dict[str, int], failure: Failure = DECODE) -
 def _reserve(version: str, numbers: dict[str, int]) -> ReserveConfig:
     said = VERSION.format(version)
     found = read(f"{said}\n{DECODE.message}", Given(numbers))
-    return plan_report(combine([found])).config
+    return plan_report(one_report([found])).config
 
 
 @pytest.mark.parametrize("version", ["0.20.2rc1.dev9+gabc", "0.21.0", "0.22.1", ""])

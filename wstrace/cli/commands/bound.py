@@ -72,14 +72,14 @@ def command(
 
 def _target(what: str, vllm: str | None) -> tuple[KnownSite | None, str]:
     """The known site that `what` names, or None and the expression that it is."""
-    from wstrace.known_sites.known import find, match, require
+    from wstrace.known_sites.known import match, require, site_with_id
     from wstrace.versions import release_of
 
     if vllm is not None and not release_of(vllm).is_build:
         raise WstraceError(
             f"'{vllm}' names no release of vLLM.", "For example --vllm 0.21.0, or leave it out."
         )
-    site = find(what)
+    site = site_with_id(what)
     # matches: "turboquant_attn.py:747:_continuation_prefill"
     call = re.fullmatch(r"'?(.+\.py)(?::\d+)?:([\w.<>]+)'?", what)
     if site is None and call is not None:

@@ -35,13 +35,13 @@ def command(
     nothing answers at the URL. A key comes from the variable VLLM_API_KEY.
     """
     from wstrace.exercise.client import Client
-    from wstrace.exercise.corners import plan
+    from wstrace.exercise.corners import corners_within
     from wstrace.exercise.send import FIRST_ANSWER_SECONDS, exercise
 
     client = Client(url)
     client.wait(wait)
     served = client.model(model, min(FIRST_ANSWER_SECONDS, max_seconds))
-    corners, left_out = plan(served.max_model_len, max_requests)
+    corners, left_out = corners_within(served.max_model_len, max_requests)
     outcome = exercise(client, served, corners, max_seconds)
     typer.echo("\n".join(_table(outcome, left_out)))
     raise typer.Exit(outcome.exit_code)

@@ -69,13 +69,13 @@ def command(
     from wstrace.cli.fixing.ending import screen
     from wstrace.cli.fixing.loop import Loop
     from wstrace.cli.fixing.target import target_of
-    from wstrace.cli.recorded import require
+    from wstrace.cli.recorded import require_program
     from wstrace.planning.earlier import Earlier
     from wstrace.recorder.record import make_trace_folder
-    from wstrace.reserve.config import load
+    from wstrace.reserve.config import load_reserve
 
-    require(cmd[0])
-    earlier = [Earlier(path.name, load(path)) for path in merge or ()]
+    require_program(cmd[0])
+    earlier = [Earlier(path.name, load_reserve(path)) for path in merge or ()]
     target = target_of(cmd, url)
     target.client()
     fix = Loop(

@@ -119,14 +119,14 @@ def _brought(uris: list[str], cache: Path) -> list[Path]:
     from wstrace.cli.counting import counting
     from wstrace.gather.copies import folder_name
     from wstrace.gather.gathering import gather
-    from wstrace.gather.places import is_far, place_of
+    from wstrace.gather.places import is_far, place_named
 
     paths = []
     for uri in uris:
         path = cache / "gathered" / folder_name(uri) if is_far(uri) else Path(uri)
         if is_far(uri):
             with counting() as tell:
-                done = gather([(uri, place_of(uri))], path, None, tell)
+                done = gather([(uri, place_named(uri))], path, None, tell)
             for wrong in done.failed:
                 outlet.say(f"wstrace: not copied: {wrong}")
         paths.append(path)

@@ -56,9 +56,9 @@ def _gather(sources: list[str], output: Path, run: str | None) -> bool:
     from wstrace.cli import outlet
     from wstrace.cli.counting import counting
     from wstrace.gather.gathering import gather
-    from wstrace.gather.places import place_of
+    from wstrace.gather.places import place_named
 
-    places = [(source, place_of(source)) for source in sources]
+    places = [(source, place_named(source)) for source in sources]
     with counting() as tell:
         done = gather(places, output, run, tell, lambda word: outlet.say(f"wstrace: {word}"))
     _tell(done, output)

@@ -76,8 +76,8 @@ def command(
     from wstrace.cli.settings import integers, pairs
     from wstrace.files import write_output
     from wstrace.planning.from_run import plan_runs
-    from wstrace.planning.plan import Earlier, Wishes, refuse_empty
-    from wstrace.reserve.config import dumps, load
+    from wstrace.planning.plan import Earlier, Wishes, refuse_empty_reserve
+    from wstrace.reserve.config import dumps, load_reserve
     from wstrace.units import parse_bytes
 
     wishes = Wishes(
@@ -85,10 +85,10 @@ def command(
         budget=parse_bytes(budget) if budget is not None else None,
         limits=integers(set_ or (), "max_model_len=65536"),
     )
-    earlier = [Earlier(path.name, load(path)) for path in merge or ()]
+    earlier = [Earlier(path.name, load_reserve(path)) for path in merge or ()]
     analysed = read_runs(traces, run)
     made = plan_runs(analysed, wishes, earlier)
-    refuse_empty(made)
+    refuse_empty_reserve(made)
     text = json.dumps(made.payload(), indent=2) if fmt == "json" else dumps(made.config)
     write_output(text, output, force=force)
     for line in [*_summary(made, output), *_doubts(analysed)]:

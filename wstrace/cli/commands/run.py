@@ -89,7 +89,7 @@ def command(
     largest = None if max_reserve is None else _bytes(max_reserve)
     nearness = None if warn_at is None else _share(warn_at)
     _check_reserve(reserve, reserve_policy, largest)
-    recorded.require(cmd[0])
+    recorded.require_program(cmd[0])
     if report is not None:
         _check_report(report)
     run = new_run_id() if run_id is None else recorded.given_run_id(run_id)
@@ -150,7 +150,7 @@ def _check_reserve(reserve: Path | None, policy: str, largest: int | None) -> No
     if reserve is not None:
         from wstrace.reserve import config as reserve_config
 
-        reserve_config.load(reserve)
+        reserve_config.load_reserve(reserve)
     elif policy != "fail" or (largest is not None and not _inherited_reserve()):
         option = "--reserve-policy" if policy != "fail" else "--max-reserve"
         raise WstraceError(

@@ -20,7 +20,7 @@ from wstrace.files import write_output
 from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.gate.judge import Judgement, Policy, judge
 from wstrace.planning.from_run import plan_runs
-from wstrace.planning.plan import ReservePlan, Wishes, refuse_empty
+from wstrace.planning.plan import ReservePlan, Wishes, refuse_empty_reserve
 from wstrace.report.choose import write_report
 from wstrace.report.verdict import to_mend
 from wstrace.reserve.config import dumps
@@ -126,7 +126,7 @@ class Loop:
     def _with_reserve(self, state: FixState, run: AnalysedRun, grown: Served) -> Result:
         # a plan may complete the limits of the run that it is made from
         made = plan_runs([self._load(GROWN, grown)], Wishes(), self.earlier)
-        refuse_empty(made)
+        refuse_empty_reserve(made)
         reserve = self.folder / RESERVE
         write_output(dumps(made.config), reserve)
         self._say(f"wrote {reserve}")

@@ -16,7 +16,7 @@ from wstrace.cli.fixing.progress import Served
 from wstrace.cli.fixing.target import Target
 from wstrace.errors import INCONCLUSIVE, WstraceError, shell_code, with_stop
 from wstrace.exercise.client import Client
-from wstrace.exercise.corners import FIXED, Corner, by_drivers, plan
+from wstrace.exercise.corners import FIXED, Corner, by_drivers, corners_within
 from wstrace.exercise.send import FIRST_ANSWER_SECONDS, Outcome, Sent, exercise
 from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.recorder.record import environment, make_trace_folder, new_run_id
@@ -160,7 +160,8 @@ class Serving:
 
         model = client.model(None, FIRST_ANSWER_SECONDS)
         widest = _most_requests(load_run(trace, run))
-        outcome = send(plan(model.max_model_len, FIXED + min(widest, MOST_AT_ONCE))[0])
+        most = FIXED + min(widest, MOST_AT_ONCE)
+        outcome = send(corners_within(model.max_model_len, most)[0])
         driven = by_drivers(_drivers(load_run(trace, run)), model.max_model_len, widest)
         if outcome.exit_code == 0 and driven:
             more = send(driven)

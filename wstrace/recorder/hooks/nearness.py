@@ -23,7 +23,7 @@ from wstrace.units import exact
 logger = logging.getLogger("vllm.wstrace")
 
 
-def look(live: Live, output: Any) -> None:
+def look_at_step(live: Live, output: Any) -> None:
     """A step is admitted that is larger than those before: which sites come near?"""
     manager = live.manager.current
     if live.near is None or manager is None:

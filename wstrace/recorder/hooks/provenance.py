@@ -32,7 +32,7 @@ def specs_above(caller: FrameType) -> tuple[Any, ...]:
     return ()
 
 
-def spec_records(raw: tuple[Any, ...]) -> list[Spec]:
+def specs_of(raw: tuple[Any, ...]) -> list[Spec]:
     """The specs as records; none where they are not as known."""
     try:
         return frames.spec_records(raw)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.hooks import streams
 from wstrace.recorder.hooks.growth import may_grow, try_grow
-from wstrace.recorder.hooks.provenance import every_way, sliced, spec_records, specs_above
+from wstrace.recorder.hooks.provenance import every_way, sliced, specs_above, specs_of
 from wstrace.recorder.state.arenas import EMPTY, Arena, arena_of
 from wstrace.recorder.state.attached import INDEX
 from wstrace.recorder.state.counters import Entry, HotKey, Tally
@@ -399,7 +399,7 @@ def _kinds(
 
 def _shapes(live: Live, request: Request, caller: FrameType) -> Way:
     raw = specs_above(caller)
-    request.specs = spec_records(raw)
+    request.specs = specs_of(raw)
     request.provenance, way = sliced(live, caller, raw)
     return way
 

@@ -114,10 +114,10 @@ def _told(error: BaseException) -> str:
 
 def _reserve_at(live: Live, place: str) -> None:
     if place != "unlocked" or live.phases.current == "unlocked":
-        apply_reserve(live, again=place in ("again", "unlocked"))
+        reserve_if_due(live, again=place in ("again", "unlocked"))
 
 
-def apply_reserve(live: Live, again: bool) -> None:
+def reserve_if_due(live: Live, again: bool) -> None:
     """Apply the reserve; `again` only where this manager has none yet.
 
     Raises WstraceError under policy `fail`, as `wstrace.recorder.apply_reserve` says. That

@@ -75,10 +75,10 @@ class NearState:
 
     def found(self, step: Any, limits: Mapping[str, Limit], arena: int) -> list[Near]:
         """The sites that come near in `step`, each once; `arena` is what they have, bytes."""
-        from wstrace.bounds.evidence import rows
+        from wstrace.bounds.evidence import rows_of
         from wstrace.reserve.evaluate import numeric
 
-        numbers, every = numeric(limits), rows(step)
+        numbers, every = numeric(limits), rows_of(step)
         found = [_near(site, every, numbers, arena) for site in self.sites.values()]
         near = [one for one in found if one is not None and one.bytes >= self.share * arena]
         for one in near:

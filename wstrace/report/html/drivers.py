@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wstrace.bounds.bound import Bound
-from wstrace.bounds.evidence import rows
+from wstrace.bounds.evidence import rows_of
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
 from wstrace.report.html.names import clean
@@ -130,7 +130,7 @@ def driver_value(request: Request, role: str) -> int | None:
     for leaf in request.provenance.leaves if request.provenance else ():
         if leaf.role == role and leaf.value is not None:
             return leaf.value
-    known = rows(request.step)
+    known = rows_of(request.step)
     return known[0].get(role) if known else None
 
 

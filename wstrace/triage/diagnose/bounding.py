@@ -85,7 +85,7 @@ def _matching(
             continue
         if size is not None and size.bytes is not None:
             rules = known.matches(path, function, version)
-            for fits in (_at_most, sizes.exact):
+            for fits in (_at_most, sizes.exact_size):
                 for site in rules:
                     if fits(site, numbers, size, step):
                         return site
@@ -122,7 +122,7 @@ def largest_of(numbers: Sequence[dict[str, int]], site: KnownSite) -> dict[str, 
     return max(numbers, key=lambda one: rule_bound(site, one).bytes or 0)
 
 
-def worst_case(
+def site_bound(
     site: KnownSite | None,
     numbers: Mapping[str, int],
     deduced: sizes.Deduced | None = None,

@@ -99,7 +99,7 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         bounding.refuse_unfitting(site, numbers, given.numbers, refusal.required, steps)
     phase = tracebacks.phase(refusal.frames) or _serving(refusal, step, text)
     verdict = classify(refusal, site, phase, text, config)
-    bound = bounding.worst_case(site, numbers, deduced, start_up=bool(text.kv))
+    bound = bounding.site_bound(site, numbers, deduced, start_up=bool(text.kv))
     bound = bounding.checked(bound, site, numbers, refusal.required, steps)
     bound = bounding.of_release(bound, rule, version, refusal.required)
     pinned = None
@@ -180,7 +180,7 @@ def _exact(
         return None
     if deduced is not None and deduced.bytes is not None:
         return sizes.Exact(deduced.bytes, deduced.why or deduced.blocks)
-    return sizes.exact(site, numbers, refusal.required, step)
+    return sizes.exact_size(site, numbers, refusal.required, step)
 
 
 def _with_sizes(

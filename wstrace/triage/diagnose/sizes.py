@@ -121,7 +121,7 @@ def _some(sizes: Sequence[int]) -> str:
     return f"{told} or {shown[-1]}" if told else str(shown[-1])
 
 
-def exact(
+def exact_size(
     site: KnownSite, values: Mapping[str, int], amount: Amount, step: StepDump | None
 ) -> Exact | None:
     """The exact bytes where one driver value alone prints as `amount`; None otherwise."""

@@ -258,7 +258,7 @@ def _of_resize(
     if exact is None and site is not None:
         made = sizes.fixed(site, numbers, resize.after, None)
         exact = made.bytes if isinstance(made, sizes.Made) else None
-    bound = bounding.worst_case(site, numbers)
+    bound = bounding.site_bound(site, numbers)
     if bound is not None and rule.solved:
         bound = bounding.with_solved(bound, rule.solved, resize.after)
     bound = bounding.of_release(bound, rule, version, resize.after)
