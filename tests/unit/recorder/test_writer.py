@@ -15,7 +15,7 @@ import pytest
 
 from wstrace.errors import WstraceError
 from wstrace.files import open_above
-from wstrace.recorder.hooks.requests import whole
+from wstrace.recorder.hooks.novel import whole
 from wstrace.recorder.record import make_trace_folder
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state import writer as writer_module

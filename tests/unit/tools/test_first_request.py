@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("torch")
 
 from tools.bench import first_request
-from wstrace.recorder.hooks.requests import CODE_NAME, wrap_ensure
+from wstrace.recorder.hooks.posing import CODE_NAME
+from wstrace.recorder.hooks.requests import wrap_ensure
 
 
 def test_a_first_request_is_sliced_and_quick(capsys: pytest.CaptureFixture[str]) -> None:

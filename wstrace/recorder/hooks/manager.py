@@ -10,8 +10,8 @@ from typing import Any, Literal
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.hooks.native import wrap_seen
 from wstrace.recorder.hooks.persistent import wrap_persistent
+from wstrace.recorder.hooks.posing import pose_as
 from wstrace.recorder.hooks.production import wrap_guard
-from wstrace.recorder.hooks.requests import pose_as
 from wstrace.recorder.hooks.views import wrap_views
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import workspace

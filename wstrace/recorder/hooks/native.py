@@ -17,14 +17,8 @@ from typing import Any
 
 import wstrace
 from wstrace.recorder.guard import guarded
-from wstrace.recorder.hooks.requests import (
-    CODE_NAME,
-    Ensure,
-    depth_of_caller,
-    pose_as,
-    refused,
-    wrap_ensure,
-)
+from wstrace.recorder.hooks.posing import CODE_NAME, Ensure, pose_as
+from wstrace.recorder.hooks.requests import depth_of_caller, refused, wrap_ensure
 from wstrace.recorder.state.counters import Entry
 from wstrace.recorder.state.process import Live
 

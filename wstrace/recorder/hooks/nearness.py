@@ -10,9 +10,8 @@ import logging
 from types import FrameType
 from typing import Any
 
-from wstrace.recorder.guard import guarded
-from wstrace.recorder.hooks.requests import NovelRequest, request_of
-from wstrace.recorder.state.guard_file import write_counters
+from wstrace.recorder.hooks.novel import NovelRequest, request_of
+from wstrace.recorder.hooks.production import keep_counters
 from wstrace.recorder.state.near import Near
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import workspace
@@ -59,9 +58,7 @@ def _tell(live: Live, near: Near, step: Step) -> None:
         )
     )
     live.guard.near[near.site] = near.bytes
-    if live.settings.guard_file is not None:
-        path, ranks = live.settings.guard_file, live.worker.ranks
-        guarded(live, "guard file", write_counters, path, ranks, live.guard)
+    keep_counters(live)
 
 
 def learn(live: Live, manager: Any, novel: NovelRequest, site: Site, caller: FrameType) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.hooks.growth import may_add
+from wstrace.recorder.hooks.novel import site_of
+from wstrace.recorder.hooks.posing import pose_as
 from wstrace.recorder.hooks.production import made_late
-from wstrace.recorder.hooks.requests import pose_as, site_of
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import frames, workspace
 from wstrace.safe_texts.redact import redact_text

@@ -1,8 +1,8 @@
 """`WSTRACE_GUARD=1`: a request above its locked arena is served; nothing is recorded.
 
 The hot path is one comparison: what every arena of the manager has is known, and they never
-shrink. A request above that is looked at as the recorder does it (`requests.look`, which grows
-the arena by `hooks.growth`). Each site that outgrew its arena is told once in the log, with the
+shrink. A request above that is looked at as the recorder does it (`novel.look`, which grows the
+arena by `hooks.growth`). Each site that outgrew its arena is told once in the log, with the
 line that the reserve config lacks, and counted.
 """
 
@@ -20,15 +20,8 @@ import msgspec
 
 from wstrace.recorder.guard import guarded
 from wstrace.recorder.hooks.growth import added_bytes
-from wstrace.recorder.hooks.requests import (
-    Ensure,
-    NovelRequest,
-    asker,
-    look,
-    pose_as,
-    request_of,
-    site_here,
-)
+from wstrace.recorder.hooks.novel import NovelRequest, asker, look, request_of, site_here
+from wstrace.recorder.hooks.posing import CODE_NAME, Ensure, pose_as
 from wstrace.recorder.state.guard_file import write_counters
 from wstrace.recorder.state.guard_state import Outgrown
 from wstrace.recorder.state.process import Live
@@ -65,7 +58,7 @@ def wrap_guard(live: Live) -> Callable[[Ensure], Ensure]:
             guarded(live, "guard", _answered, live, self, novel, getframe())
             return result
 
-        pose_as(_ensure_workspace_size, "WorkspaceManager._ensure_workspace_size")
+        pose_as(_ensure_workspace_size, CODE_NAME)
         return _ensure_workspace_size
 
     return make
@@ -124,7 +117,7 @@ def met(live: Live, manager: Any, novel: NovelRequest, frame: FrameType) -> None
             "is served; arenas take %s more than before.",
             site.caller,
             exact(novel.bytes),
-            _named(novel.slot),
+            novel.slot.text,
             "locked" if novel.locked else "held by captured graphs",
             exact(novel.arena.bytes),
             exact(added_bytes(live, manager)),
@@ -142,7 +135,7 @@ def not_met(live: Live, novel: NovelRequest, frame: FrameType) -> None:
             "wstrace guard: '%s' asked %s in %s, which has %s, and it could not grow: %s.",
             site.caller,
             exact(novel.bytes),
-            _named(novel.slot),
+            novel.slot.text,
             exact(novel.arena.bytes),
             live.guard.why,
         )
@@ -161,14 +154,15 @@ def made_late(live: Live, site: Site, slot: Slot, what: str) -> None:
 
 def _count(live: Live, site: str, slot: Slot, size: int, grew: bool) -> bool:
     new = live.guard.count(Outgrown(site, slot), size, grew)
-    if live.settings.guard_file is not None:
-        ranks = live.worker.ranks
-        guarded(live, "guard file", write_counters, live.settings.guard_file, ranks, live.guard)
+    keep_counters(live)
     return new
 
 
-def _named(slot: Slot) -> str:
-    return f"ubatch {slot.ubatch}, lane {slot.lane}"
+def keep_counters(live: Live) -> None:
+    """The counters as they are now, in the guard's file where there is one."""
+    path, ranks = live.settings.guard_file, live.worker.ranks
+    if path is not None:
+        guarded(live, "guard file", write_counters, path, ranks, live.guard)
 
 
 def _tell_line(

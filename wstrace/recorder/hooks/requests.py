@@ -2,61 +2,35 @@
 
 A request that was seen before in this phase costs one dict look-up. The key is the caller's
 code object and instruction, the bytes, and the slot where the manager has several, with the
-manager where several live (`ManagerState.slot_of`). Where the
-request's formula was read from callers or from an object that may be of another class, the
-entry also has the way on which it was made (`slicer.live.way`), and another way is novel.
-All else (shapes, stack, layer, provenance, growth) happens on the novel path. So two shapes
-of equal bytes at one call, on one way, count as one.
+manager where several live (`ManagerState.slot_of`). Where the request's formula was read from
+callers or from an object that may be of another class, the entry also has the way on which it
+was made (`slicer.live.way`), and another way is novel. All else (shapes, stack, layer,
+provenance, growth) happens on the novel path (`novel`). So two shapes of equal bytes at one
+call, on one way, count as one.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-import os
 import sys
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from wstrace.recorder.guard import guarded
-from wstrace.recorder.hooks import streams
-from wstrace.recorder.hooks.growth import may_grow, try_grow
-from wstrace.recorder.hooks.provenance import every_way, sliced, specs_above, specs_of
-from wstrace.recorder.state.arenas import EMPTY, Arena, arena_of
+from wstrace.recorder.hooks import nearness, production, streams
+from wstrace.recorder.hooks.novel import NovelRequest, asker, describe, look, site_here
+from wstrace.recorder.hooks.posing import CODE_NAME, Ensure, pose_as
+from wstrace.recorder.state.arenas import Arena
 from wstrace.recorder.state.attached import INDEX
 from wstrace.recorder.state.counters import Entry, HotKey, Tally
 from wstrace.recorder.state.process import Live
-from wstrace.recorder.vllm_state import frames, identity
-from wstrace.recorder.vllm_state.forward_context import graph_mode
-from wstrace.recorder.vllm_state.workspace import is_locked, slot_at, tensor_at
-from wstrace.trace.records import (
-    Failure,
-    Growth,
-    Request,
-    Site,
-    Slot,
-)
+from wstrace.recorder.vllm_state.workspace import slot_at
+from wstrace.trace.records import Failure, Growth, Site
 from wstrace.vllm.methods import VIEWS
 
 if TYPE_CHECKING:
     from wstrace.slicer.live.way import Way
-
-Ensure = Callable[[Any, int], Any]
-# vLLM 0.32.0 on: get_caller_info() skips frames of this qualified name (before, by `self`), so
-# that its message names the layer and not the hook.
-CODE_NAME = "WorkspaceManager._ensure_workspace_size"
-
-
-def pose_as(function: Callable[..., Any], qualname: str) -> None:
-    """Give a wrapper the qualified name that vLLM's caller look-up skips (0.32 and later).
-
-    Up to 0.30 the look-up skips frames whose `self` is a WorkspaceManager: the wrappers of
-    manager methods therefore name their first parameter `self`.
-    """
-    function.__code__ = function.__code__.replace(co_qualname=qualname)
 
 
 def depth_of_caller(live: Live) -> int:
@@ -127,37 +101,6 @@ def wrap_ensure(live: Live, below: int = 0) -> Callable[[Ensure], Ensure]:
     return make
 
 
-def whole(size: Any) -> int:
-    """The bytes as a plain integer that a record can hold.
-
-    vLLM multiplies what the layer gave: that may be NumPy's integer, or a float, which PyTorch
-    then refuses; 0 for one that is no number.
-    """
-    try:
-        return operator.index(math.ceil(size))
-    except (TypeError, ValueError, OverflowError):
-        return 0
-
-
-NO_SLOT = Slot()
-
-
-@dataclass
-class NovelRequest:
-    """A request on the novel path, before vLLM has answered it.
-
-    What `look` could not see stays as it is here.
-    """
-
-    bytes: int
-    index: int | None
-    slot: Slot = NO_SLOT
-    arena: Arena = EMPTY
-    forced: bool = False
-    kept_bytes: int = 0
-    locked: bool = False
-
-
 def unseen(
     live: Live, manager: Any, required_bytes: int, index: int | None, key: HotKey | None
 ) -> NovelRequest | None:
@@ -174,27 +117,6 @@ def _exporting() -> bool:
     from torch.compiler import is_compiling
 
     return bool(is_compiling())
-
-
-def look(live: Live, manager: Any, novel: NovelRequest, grow: bool = True) -> None:
-    """Look at the slot before vLLM does, and grow it first where the policy says so.
-
-    `grow` False: vLLM has answered already.
-
-    The lock comes last: a request whose arena could not be read (a field was renamed) is not
-    one that a locked arena of no bytes was asked for.
-    """
-    if type(novel.bytes) is not int:
-        novel.bytes = whole(novel.bytes)
-    index = novel.index
-    if index is None:
-        return
-    novel.slot = slot_at(manager, index)
-    novel.arena = arena_of(tensor_at(manager, index))
-    novel.locked = is_locked(manager)
-    if grow and novel.bytes > novel.arena.bytes and may_grow(live, manager):
-        kept = try_grow(live, manager, index, novel.bytes)
-        novel.forced, novel.kept_bytes = kept is not None, kept or 0
 
 
 def answered(
@@ -216,9 +138,9 @@ def answered(
         site = site_here(live, caller)
         guarded(live, "growth", _write_growths, live, manager, novel, site.id)
         if novel.forced and live.settings.guard:
-            guarded(live, "guard", _tell_guard, live, manager, novel, frame)
+            guarded(live, "guard", production.met, live, manager, novel, frame)
         if live.near is not None:
-            guarded(live, "near", _learn, live, manager, novel, site, caller)
+            guarded(live, "near", nearness.learn, live, manager, novel, site, caller)
         guarded(live, "capture", _note_capture, live, novel)
         guarded(live, "streams", streams.asked, live, novel.slot, site.id, caller)
         if live.counters.holds() >= live.settings.max_keys:
@@ -243,43 +165,12 @@ def answered(
         live.counters.remember(key, hot_code, entry)
 
 
-def _tell_guard(live: Live, manager: Any, novel: NovelRequest, frame: FrameType) -> None:
-    """A guarded server that is recorded tells of a growth as one that is not."""
-    from wstrace.recorder.hooks import production  # which needs this module
-
-    production.met(live, manager, novel, frame)
-
-
-def _learn(
-    live: Live, manager: Any, novel: NovelRequest, site: Site, caller: FrameType
-) -> None:
-    from wstrace.recorder.hooks import nearness
-
-    nearness.learn(live, manager, novel, site, caller)
-
-
 def _tally(live: Live, novel: NovelRequest, site: Site) -> Tally:
     return live.counters.tally(site.id, novel.slot, live.phases.current)
 
 
 def _note_capture(live: Live, novel: NovelRequest) -> None:
     live.capture.requested(novel.slot, live.arenas.generation(novel.index or 0))
-
-
-def asker(live: Live, frame: FrameType) -> FrameType:
-    """Who asked; the outermost frame where nobody outside vLLM's manager did."""
-    found: FrameType | None = guarded(live, "caller", frames.calling_frame, frame)
-    return found or guarded(live, "caller", frames.outermost, frame, default=frame)
-
-
-def site_here(live: Live, caller: FrameType) -> Site:
-    """`site_of`, or where that fails a site of what the code object itself says."""
-    found: Site | None = guarded(live, "site", site_of, live, caller)
-    if found is not None:
-        return found
-    code = caller.f_code
-    file = os.path.basename(code.co_filename)
-    return live.output.site(file, code.co_qualname, caller.f_lineno, code.co_name)
 
 
 def _seen_from(frame: FrameType, caller: FrameType, way: Way) -> Way:
@@ -303,114 +194,6 @@ def _record_beyond_cap(
     """Past the cap only a site's new maximum in this phase is written."""
     if _tally(live, novel, site).add(novel.bytes):
         describe(live, manager, novel, site, caller)
-
-
-def site_of(live: Live, caller: FrameType) -> Site:
-    """The site of a caller's frame; written when it is first seen in this process."""
-    file = frames.file_of(caller)
-    text = frames.caller_text(caller)
-    return live.output.site(file, caller.f_code.co_qualname, caller.f_lineno, text)
-
-
-def describe(
-    live: Live, manager: Any, novel: NovelRequest, site: Site, caller: FrameType
-) -> Way:
-    """Write a novel request; returns the way that its formula belongs to.
-
-    The record is written whatever its pieces do, also where a signal handler raises in them.
-    """
-    request = _certain(live, novel, site)
-    way: Way | None = None
-    try:
-        way = _completed(live, manager, novel, request, caller)
-    finally:
-        live.output.write(request)
-    return way or every_way()
-
-
-def request_of(
-    live: Live, manager: Any, novel: NovelRequest, site: Site, caller: FrameType
-) -> Request:
-    """A request as `describe` records it, not written."""
-    request = _certain(live, novel, site)
-    _completed(live, manager, novel, request, caller)
-    return request
-
-
-def _certain(live: Live, novel: NovelRequest, site: Site) -> Request:
-    """What is known of a request without a look at anything."""
-    return Request(
-        site=site.id,
-        slot=novel.slot,
-        bytes=novel.bytes,
-        arena=novel.arena.bytes,
-        phase=live.phases.current,
-        locked=novel.locked,
-        capturing=live.capture.active,
-        graph=live.capture.graph if live.capture.active else None,
-        thread=threading.get_ident(),
-        manager=live.arenas.manager_id,
-    )
-
-
-def _completed(
-    live: Live, manager: Any, novel: NovelRequest, request: Request, caller: FrameType
-) -> Way | None:
-    """The pieces of a request, each guarded; the way that its formula belongs to."""
-    for what, piece in _PIECES:
-        guarded(live, f"request: {what}", piece, live, manager, novel, request, caller)
-    way: Way | None = guarded(live, "request: shapes", _shapes, live, request, caller)
-    return way
-
-
-def _scheduler(
-    live: Live, manager: Any, novel: NovelRequest, request: Request, caller: Any
-) -> None:
-    request.step = live.steps.snapshot()
-
-
-def _where(
-    live: Live, manager: Any, novel: NovelRequest, request: Request, caller: Any
-) -> None:
-    request.generation = live.arenas.generation(novel.index or 0)
-    if novel.index is not None:
-        request.address = arena_of(tensor_at(manager, novel.index)).address
-
-
-def _device(
-    live: Live, manager: Any, novel: NovelRequest, request: Request, caller: Any
-) -> None:
-    request.stream = streams.current_stream()
-    request.cudagraph_mode = graph_mode()
-
-
-def _asker(
-    live: Live, manager: Any, novel: NovelRequest, request: Request, caller: Any
-) -> None:
-    request.stack = frames.stack_of(caller)
-    request.layer = frames.layer_of(caller)
-
-
-def _kinds(
-    live: Live, manager: Any, novel: NovelRequest, request: Request, caller: Any
-) -> None:
-    request.classes = identity.classes_of(caller)
-
-
-def _shapes(live: Live, request: Request, caller: FrameType) -> Way:
-    raw = specs_above(caller)
-    request.specs = specs_of(raw)
-    request.provenance, way = sliced(live, caller, raw)
-    return way
-
-
-_PIECES = (
-    ("scheduler", _scheduler),
-    ("arena", _where),
-    ("device", _device),
-    ("stack", _asker),
-    ("classes", _kinds),
-)
 
 
 def _write_growth(
@@ -471,19 +254,13 @@ def refused(
             manager=live.arenas.manager_id,
         )
         if live.settings.guard:
-            guarded(live, "guard", _tell_refusal, live, novel, frame)
+            guarded(live, "guard", production.not_met, live, novel, frame)
         try:
             guarded(live, "failure", _refused_by, live, manager, novel, frame, failure)
             failure.step = guarded(live, "scheduler", live.steps.snapshot)
         finally:
             live.output.write(failure)
         guarded(live, "counts", live.flush_counts)
-
-
-def _tell_refusal(live: Live, novel: NovelRequest, frame: FrameType) -> None:
-    from wstrace.recorder.hooks import production
-
-    production.not_met(live, novel, frame)
 
 
 def _refused_by(

@@ -17,14 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from wstrace.recorder.guard import guarded
-from wstrace.recorder.hooks.requests import pose_as, site_of
+from wstrace.recorder.hooks.novel import site_of
+from wstrace.recorder.hooks.posing import pose_as
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.vllm_state import frames
 from wstrace.recorder.vllm_state.workspace import slot_at, slot_index
 from wstrace.trace.records import Slot, View
 
 Why = Literal["growth", "next request"]
-# As in hooks.requests: vLLM 0.32.0 on skips frames of this qualified name in its message.
+# As in hooks.posing: vLLM 0.32.0 on skips frames of this qualified name in its message.
 CODE_NAME = "WorkspaceManager.get_simultaneous"
 MAX_VIEWS = 10_000
 
