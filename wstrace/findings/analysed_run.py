@@ -17,6 +17,8 @@ from wstrace.findings.rests_on import RestsOn, rests_on
 from wstrace.runs.run import Run, RunSite, run_of
 from wstrace.runs.worker import Worker
 from wstrace.trace.reader import Progress, Trace, load_trace
+from wstrace.trace.records import Slot
+from wstrace.trace.site_key import SiteKey
 from wstrace.versions import release_of
 
 Verdict = Literal["clean", "findings", "inconclusive"]
@@ -77,6 +79,16 @@ class AnalysedRun:
         found += escapes.outside(self.trace.processes)
         return [self._addressed(finding) for finding in escapes.one_story(merge(found))]
 
+    @property
+    def worst(self) -> Finding | None:
+        """The worst error; None where there is none."""
+        return next((f for f in self.findings if f.severity == "error"), None)
+
+    @cached_property
+    def worst_of_site(self) -> dict[tuple[SiteKey, Slot | None], Finding]:
+        """The worst finding of each site and slot that has one."""
+        return {(f.key, f.slot): f for f in reversed(self.findings) if f.file}
+
     def _addressed(self, finding: Finding) -> Finding:
         """With the run's parallel groups, and its advice with the trace as the user typed it,
         to be pasted into a shell."""
@@ -102,7 +114,7 @@ class AnalysedRun:
 
     def verdict(self) -> Verdict:
         """`findings` when an error was found, else whether the trace can show `clean`."""
-        if any(f.severity == "error" for f in self.findings):
+        if self.worst is not None:
             return "findings"
         return "inconclusive" if self.inconclusive else "clean"
 

@@ -144,9 +144,20 @@ class Finding:
         return (self.log.title if self.log else "") or TITLES[self.code]
 
     @property
+    def key(self) -> SiteKey:
+        """The site; without a file for a finding about a slot or a process."""
+        return SiteKey(self.file, self.function)
+
+    @property
     def site(self) -> str:
         """`file:function`, or empty for a finding about a slot or a process."""
-        return str(SiteKey(self.file, self.function)) if self.file else ""
+        return str(self.key) if self.file else ""
+
+    @property
+    def named(self) -> str:
+        """What reports call its site: vLLM's own caller string, else the site as far as it is
+        known; empty for a finding about a slot or a process."""
+        return self.caller or (self.where if self.log else self.site)
 
     @property
     def where(self) -> str:

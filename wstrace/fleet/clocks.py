@@ -31,11 +31,11 @@ def started_ns(starts: Mapping[str, int], meta: RunFile | None) -> int:
 
     Of two hosts neither is the majority: run.json decides, else the earlier one.
     """
-    if len(starts) >= 3 or meta is None or not meta.started_ns:
-        return round(
-            median(starts.values()) if len(starts) >= 3 else min(starts.values(), default=0)
-        )
-    return meta.started_ns
+    if len(starts) >= 3:
+        return round(median(starts.values()))
+    if meta is not None and meta.started_ns:
+        return meta.started_ns
+    return min(starts.values(), default=0)
 
 
 def clock_words(starts: Mapping[str, int], meta: RunFile | None) -> list[str]:

@@ -241,7 +241,7 @@ def fixed_text(log: FromLog) -> str:
 
 def block(finding: Finding, width: int) -> list[str]:
     """A finding as plain lines of at most `width` columns; commands and links stay whole."""
-    place = clean(finding.caller or finding.where)
+    place = clean(finding.named or finding.where)
     head = f"{finding.code} {finding.severity}: {place}: {finding.title}"
     lines = textwrap.wrap(head, width, subsequent_indent="  ", break_long_words=False)
     for line in evidence(finding):

@@ -101,7 +101,7 @@ def _sites(run: AnalysedRun) -> list[str]:
     ]
     for site in run.sites[:MAX_SITES]:
         cells = (
-            _code(site.caller or str(site.key)).replace("|", "\\|"),
+            _code(site.named).replace("|", "\\|"),
             human(site.warmup_bytes),
             serving_text(site),
             human(site.arena_bytes),
@@ -114,8 +114,8 @@ def _sites(run: AnalysedRun) -> list[str]:
 
 def finding_lines(finding: Finding) -> list[str]:
     """A finding with its evidence as a list; of a trace at most seven facts."""
-    place = finding.caller or (finding.where if finding.log else finding.site)
-    head = f"**{finding.code}** {escape(finding.title)}: {_code(place) if place else 'the run'}"
+    place = _code(finding.named) if finding.named else "the run"
+    head = f"**{finding.code}** {escape(finding.title)}: {place}"
     if finding.log is not None:
         commands = [f"- do: {_code(redact(command))}" for command in finding.log.commands]
         return [head, *(f"- {_linked(line)}" for line in evidence(finding)), *commands]

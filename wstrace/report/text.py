@@ -17,7 +17,6 @@ from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
 from wstrace.runs.run import RunSite
-from wstrace.trace.records import Slot
 from wstrace.triage.log_run import LogRun
 from wstrace.units import human, plural
 
@@ -81,9 +80,9 @@ def sites_table(run: AnalysedRun, *, narrow: bool = False) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     if not narrow:
         table.add_column("grade", no_wrap=True)
-    codes = {(f.file, f.function, f.slot): f for f in reversed(run.findings) if f.file}
+    worst = run.worst_of_site
     for site in run.sites[:MAX_SITES]:
-        finding = codes.get(_key(site))
+        finding = worst.get((site.key, site.slot))
         style = STYLES.get(finding.severity, "") if finding and finding.code < "WS2" else ""
         cells = _cells(site)
         table.add_row(*((cells[0], cells[2], cells[3]) if narrow else cells), style=style)
@@ -91,24 +90,21 @@ def sites_table(run: AnalysedRun, *, narrow: bool = False) -> RenderableType:
     parts: list[RenderableType] = [Padding(table, (1, 0, 1, 0))]
     if left > 0:
         parts.append(Text(f"{left} smaller sites left out: --format json", style="dim"))
-    parts += [_ways(s) for s in run.sites[:MAX_SITES] if s.bound.ways and _key(s) not in codes]
+    silent = (s for s in run.sites[:MAX_SITES] if (s.key, s.slot) not in worst)
+    parts += [_ways(site) for site in silent if site.bound.ways]
     return Group(*parts)
-
-
-def _key(site: RunSite) -> tuple[str, str, Slot | None]:
-    return site.key.file, site.key.function, site.slot
 
 
 def _ways(site: RunSite) -> RenderableType:
     """Who asks at one site, where the formula depends on it."""
     lines = [clean(way_text(way), 600) for way in site.bound.ways[:MAX_WAYS]]
-    head = f"{clean(site.caller or str(site.key))} is reached on {len(site.bound.ways)} ways:"
+    head = f"{clean(site.named)} is reached on {len(site.bound.ways)} ways:"
     return Group(Text(head), Padding(Text("\n".join(lines)), (0, 0, 1, 2)))
 
 
 def _cells(site: RunSite) -> tuple[str, str, str, str, str, str]:
     where = slot_text(site.slot)
-    name = clean(site.caller or str(site.key))
+    name = clean(site.named)
     return (
         f"{name} ({where})" if where else name,
         human(site.warmup_bytes) if site.warmup_bytes else "-",
@@ -122,7 +118,7 @@ def _cells(site: RunSite) -> tuple[str, str, str, str, str, str]:
 def finding_block(finding: Finding) -> RenderableType:
     """Code, title, evidence, advice."""
     head = Text(f"{finding.code} {finding.severity}: ", style=STYLES[finding.severity])
-    head.append(f"{clean(finding.caller or finding.site or 'run')}: {finding.title}")
+    head.append(f"{clean(finding.named or 'run')}: {finding.title}")
     body = "\n".join(evidence(finding))
     typed = finding.log.commands if finding.log else filter(None, (finding.advice,))
     advice = Text("\n".join(f"do: {line}" for line in typed), style="green")

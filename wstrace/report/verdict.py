@@ -28,12 +28,9 @@ WIDTH = 100
 
 def sentence(run: AnalysedRun) -> str:
     """The verdict in one sentence; vLLM's own caller string first, people search for it."""
-    worst = next((f for f in run.findings if f.severity == "error"), None)
-    if worst is not None:
-        unnamed = worst.where if worst.log else "a request"
-        caller = worst.caller or worst.site or unnamed
-        joint = ": " if worst.code == "WS301" else " "
-        return f"'{clean(caller)}'{joint}{worst.detail} ({worst.code})."
+    if run.worst is not None:
+        joint = ": " if run.worst.code == "WS301" else " "
+        return f"'{clean(run.worst.named or 'a request')}'{joint}{with_code(run.worst)}"
     if run.inconclusive:
         return with_stop(f"Inconclusive: {run.inconclusive[0]}")
     coming = next(
@@ -45,6 +42,11 @@ def sentence(run: AnalysedRun) -> str:
         return f"No escape yet, but '{clean(coming.caller)}' will escape ({sizes})."
     sites = plural(len(run.sites), "site")
     return f"Clean: {sites}, no request above what warm-up had made room for."
+
+
+def with_code(worst: Finding) -> str:
+    """What the sentence says of its site."""
+    return f"{worst.detail} ({worst.code})."
 
 
 def verdict_lines(run: AnalysedRun, folder: Path) -> list[str]:
@@ -87,7 +89,7 @@ def _explain(finding: Finding) -> list[str]:
 
 def _row(finding: Finding) -> str:
     size = human(finding.serving_bytes)
-    return f"  {finding.code} {clean(finding.caller or finding.site)}: {size}, {finding.title}"
+    return f"  {finding.code} {clean(finding.named)}: {size}, {finding.title}"
 
 
 def _several(folder: Path) -> bool:

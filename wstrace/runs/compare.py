@@ -24,6 +24,12 @@ class SiteChange:
     b: RunSite | None
 
     @property
+    def named(self) -> str:
+        """What reports call the site, as run B names it where it was seen there."""
+        seen = self.b or self.a
+        return seen.named if seen else str(self.key)
+
+    @property
     def bytes_a(self) -> int:
         """Largest request in A, 0 where the site was not seen."""
         return _largest(self.a)

@@ -36,6 +36,11 @@ class RunSite:
         """vLLM's own caller string, as its error names this site."""
         return self.uses[0][1].caller
 
+    @property
+    def named(self) -> str:
+        """What reports call it: vLLM's own caller string, else the site."""
+        return self.caller or str(self.key)
+
     @cached_property
     def decides(self) -> WorkerSite:
         """The use of the worker that had it worst: every number of a row is of this one."""

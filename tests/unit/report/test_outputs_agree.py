@@ -38,6 +38,7 @@ from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.trace.records import Capture, Lock, PhaseChange, Ranks, Record, Slot
+from wstrace.triage.log_run import log_run
 
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_traces"
 KIB = 1024
@@ -341,3 +342,16 @@ def _of_pytest(run: AnalysedRun) -> set[tuple[str, str]]:
     said = str(dict(_properties(judgement, recorder))["wstrace.findings"])
     pairs = (text.partition(" ") for text in said.split("; ") if text)
     return {(code, site) for code, _, site in pairs}
+
+
+def test_a_log_that_names_no_layer_is_called_the_same_everywhere(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(
+        "ERROR AssertionError: Workspace is locked but allocation requires 9.94 MB, current "
+        "size is 2.05 MB. Workspace growth is not allowed after locking.\n"
+    )
+    run = log_run(path)
+    assert [f.named for f in run.findings] == ["unknown site"]
+    assert "WS102 error: unknown site: asked for" in render_text(run)
+    assert "`unknown site`" in render_markdown(run)
+    assert render([run]).count("<bdi>unknown site</bdi>") == 2  # the headline and the card

@@ -71,7 +71,7 @@ def _found(result: Result) -> Iterator[str]:
 
 def _row(finding: Finding) -> str:
     """`WS101 attn.py:64:_prefill asked 1.75 MiB of 66.25 KiB, can need 2.00 MiB (proved)`."""
-    name = f"{finding.code} {finding.caller or finding.site or finding.title}"
+    name = f"{finding.code} {finding.named or finding.title}"
     sizes = []
     if finding.serving_bytes is not None and finding.arena_bytes is not None:
         sizes.append(f"asked {human(finding.serving_bytes)} of {human(finding.arena_bytes)}")

@@ -227,7 +227,7 @@ def comparison(changes: Sequence[SiteChange]) -> Figure:
     """Two bars a site: run A and run B."""
     shown = list(reversed(changes[:MOST_BARS]))
     names = [
-        f"{len(shown) - i} {figure_text(_short_name(_caller(change)), 30)}"
+        f"{len(shown) - i} {figure_text(_short_name(clean(change.named)), 30)}"
         for i, change in enumerate(shown)
     ]
     traces: list[Any] = [
@@ -235,11 +235,6 @@ def comparison(changes: Sequence[SiteChange]) -> Figure:
         _bars("run A", "run A", names, [c.bytes_a for c in shown], colour("warmup")),
     ]
     return validated(traces, _bar_layout([max(c.bytes_a, c.bytes_b) for c in shown]))
-
-
-def _caller(change: SiteChange) -> str:
-    seen = change.b or change.a
-    return clean((seen.caller if seen else "") or str(change.key))
 
 
 def timeline(line: Timeline) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,7 @@ from wstrace.report.html.sites import SiteRow
 from wstrace.report.pages import page_url
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Slot
+from wstrace.trace.site_key import SiteKey
 from wstrace.units import exact, human
 
 MOST: Final = 200
@@ -48,17 +49,13 @@ class Card:
 
 def cards(run: AnalysedRun, rows: Sequence[SiteRow]) -> tuple[list[Card], int]:
     """The worst findings first, and how many are left out."""
-    numbers = {(r.site.key.file, r.site.key.function, r.site.slot): r.number for r in rows}
+    numbers: dict[tuple[SiteKey, Slot | None], int] = {
+        (r.site.key, r.site.slot): r.number for r in rows
+    }
     worker = run.workers[0] if run.workers else None
     chosen = run.findings[:MOST]
-    made = [_card(f, _number(f, numbers), worker) for f in chosen]
+    made = [_card(f, numbers.get((f.key, f.slot)), worker) for f in chosen]
     return made, len(run.findings) - len(chosen)
-
-
-def _number(finding: Finding, numbers: Mapping[tuple[str, str, Slot], int]) -> int | None:
-    if finding.slot is None:
-        return None
-    return numbers.get((finding.file, finding.function, finding.slot))
 
 
 def _card(finding: Finding, number: int | None, worker: Worker | None) -> Card:
@@ -66,7 +63,7 @@ def _card(finding: Finding, number: int | None, worker: Worker | None) -> Card:
         code=finding.code,
         severity=finding.severity,
         title=finding.title,
-        where=clean(finding.caller or (finding.where if finding.log else finding.site)),
+        where=clean(finding.named),
         detail=with_stop(clean(finding.detail[:1].upper() + finding.detail[1:], 600)),
         advice=clean(finding.advice, 600),
         facts=tuple((name, value) for name, value in _facts(finding) if value),

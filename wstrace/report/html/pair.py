@@ -83,9 +83,8 @@ def _tally(changes: Sequence[SiteChange]) -> list[tuple[str, int]]:
 
 
 def _row(change: SiteChange) -> ChangeRow:
-    seen = change.b or change.a
     return ChangeRow(
-        caller=clean((seen.caller if seen else "") or str(change.key)),
+        caller=clean(change.named),
         slot=slot_text(change.slot),
         change=change.change,
         a=change.bytes_a if change.a else None,
@@ -122,4 +121,4 @@ def _findings(run: AnalysedRun) -> dict[tuple[str, str], str]:
 
 def _named(finding: Finding) -> tuple[str, str]:
     """How a row of the table names a finding."""
-    return finding.code, clean(finding.caller or finding.site or finding.title)
+    return finding.code, clean(finding.named or finding.title)

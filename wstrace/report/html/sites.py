@@ -19,7 +19,7 @@ from wstrace.report.finding_text import (
 from wstrace.report.html.names import clean, rank_label
 from wstrace.runs.lock_epochs import Outcome
 from wstrace.runs.run import RunSite
-from wstrace.trace.records import Leaf, Request, Slot, Spec
+from wstrace.trace.records import Leaf, Request, Spec
 from wstrace.units import human
 
 MOST_ROWS: Final = 1000
@@ -83,27 +83,21 @@ class Origin:
 
 def site_rows(run: AnalysedRun) -> tuple[list[SiteRow], int]:
     """The largest sites first, and how many smaller ones are left out."""
-    codes = worst_codes(run.findings)
-    ordered = sorted(run.sites, key=lambda s: codes.get(_key(s), "") == "")
+    worst = run.worst_of_site
+    ordered = sorted(run.sites, key=lambda s: (s.key, s.slot) not in worst)
     chosen = ordered[:MOST_ROWS]
-    rows = [_row(i + 1, site, codes.get(_key(site), "")) for i, site in enumerate(chosen)]
+    rows = [
+        _row(number, site, worst.get((site.key, site.slot)))
+        for number, site in enumerate(chosen, 1)
+    ]
     return rows, len(run.sites) - len(rows)
 
 
-def worst_codes(findings: Sequence[Finding]) -> dict[tuple[str, str, Slot | None], str]:
-    """The code of the worst finding of each site and slot."""
-    return {(f.file, f.function, f.slot): f.code for f in reversed(findings) if f.file}
-
-
-def _key(site: RunSite) -> tuple[str, str, Slot | None]:
-    return site.key.file, site.key.function, site.slot
-
-
-def _row(number: int, site: RunSite, code: str) -> SiteRow:
+def _row(number: int, site: RunSite, finding: Finding | None) -> SiteRow:
     return SiteRow(
         number=number,
         site=site,
-        caller=clean(site.caller or str(site.key)),
+        caller=clean(site.named),
         name=clean(str(site.key)),
         slot=slot_text(site.slot),
         warmup=site.warmup_bytes,
@@ -115,7 +109,7 @@ def _row(number: int, site: RunSite, code: str) -> SiteRow:
         ranks=len(site.ranks),
         layers=len(site.layers),
         state=site.outcome,
-        code=code,
+        code=finding.code if finding else "",
         has_origin=number <= MOST_ORIGINS,
     )
 

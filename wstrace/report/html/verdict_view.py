@@ -8,7 +8,7 @@ from typing import Final, Literal
 from wstrace.findings.analysed_run import AnalysedRun, Verdict
 from wstrace.findings.finding import Finding
 from wstrace.report.html.names import clean, unbroken
-from wstrace.report.verdict import sentence
+from wstrace.report.verdict import sentence, with_code
 from wstrace.units import human
 
 _LABELS: Final[dict[Verdict, str]] = {
@@ -40,14 +40,15 @@ class VerdictView:
 
 def verdict_view(run: AnalysedRun) -> VerdictView:
     """What a triager reads first."""
-    worst = next((f for f in run.findings if f.severity == "error"), None)
-    caller, rest = _split(sentence(run), worst)
+    worst = run.worst
+    caller = worst.named if worst else ""
+    told = with_code(worst) if worst and caller else sentence(run)
     return VerdictView(
         verdict=run.verdict(),
         label=_label(run),
         outcome=_outcome(run),
         caller=clean(caller),
-        sentence=unbroken(clean(rest, 500)),
+        sentence=unbroken(clean(told, 500)),
         also=_also(run, worst),
         error_text=clean(_error_text(run, worst), 500),
         numbers=_of_finding(worst) if worst else _of_run(run),
@@ -71,22 +72,13 @@ def _outcome(run: AnalysedRun) -> Literal["", "died", "survived"]:
 
 def _also(run: AnalysedRun, worst: Finding | None) -> tuple[tuple[str, str], ...]:
     others = [finding for finding in run.escapes if finding is not worst]
-    return tuple((clean(f.caller or f.site), _sizes(f)) for f in others[:MOST_ESCAPES])
+    return tuple((clean(f.named), _sizes(f)) for f in others[:MOST_ESCAPES])
 
 
 def _sizes(finding: Finding) -> str:
     if finding.serving_bytes is None:
         return f"({finding.code})"
     return f"{human(finding.serving_bytes)} in {human(finding.arena_bytes)} ({finding.code})"
-
-
-def _split(text: str, worst: Finding | None) -> tuple[str, str]:
-    """vLLM's caller string and the rest of the sentence."""
-    caller = worst.caller or worst.site if worst else ""
-    for joint in ("' ", "': "):  # `'a.py:1:f' asked`, `'a.py:1:f': 4 captured graphs`
-        if caller and text.startswith(f"'{caller}{joint}"):
-            return caller, text[len(caller) + 1 + len(joint) :]
-    return "", text
 
 
 def _error_text(run: AnalysedRun, worst: Finding | None) -> str:
