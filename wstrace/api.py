@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from wstrace.bounds.bound import Bound
     from wstrace.planning.plan import ReservePlan
-    from wstrace.report.html.figures import Figure
+    from wstrace.report.html.plotting import Figure
 
 
 def load(path: str | PathLike[str], *, run: str | None = None) -> Trace:
@@ -166,7 +166,7 @@ class Trace:
 
         `timeline` and `driver` are the first of each. Raises WstraceError for another name.
         """
-        from wstrace.report.html.figures import resolved
+        from wstrace.report.html.plotting import resolved
 
         spec = self._figures.get(name) or self._figures.get(f"{name}-0")
         if spec is None:

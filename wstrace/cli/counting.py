@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-Tell = Callable[[str, int, int | None], None]
-"""What is done, how much of it, of how much."""
+if TYPE_CHECKING:
+    from wstrace.gather.gathering import Tell
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Final
 
 import typer
 
-from wstrace.errors import WstraceError, did_you_mean, with_stop
+from wstrace.errors import WstraceError, with_stop
 
 # typer exports BadParameter but, since it carries its own click, not the bases: usage errors.
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
@@ -53,27 +53,3 @@ def refuse_empty_words(words: Sequence[str]) -> None:
         raise WstraceError(
             f"Empty value for {option}.", "Give a value, or leave it out: is a variable unset?"
         )
-
-
-def options_of(command: str) -> list[str]:
-    """The long options of a command, as it declares them."""
-    from typer.main import get_command
-
-    from wstrace.cli.app import app, register_commands
-
-    register_commands()
-    parameters = get_command(app).commands[command].params  # type: ignore[attr-defined]
-    return [name for p in parameters for name in p.opts if name.startswith("--")] + ["--help"]
-
-
-def refuse_unknown_option(cmd: Sequence[str], command: str) -> None:
-    """WstraceError where the program of `wstrace run` or `fix` is a misspelt option of it."""
-    if not cmd or not cmd[0].startswith("-"):
-        return
-    name = cmd[0].partition("=")[0]
-    guess = did_you_mean(name, options_of(command))
-    raise WstraceError(
-        f"No such option: {name}.",
-        (f"{guess} " if guess else "")
-        + f"`wstrace {command} --help` lists the options; the command to run goes after `--`.",
-    )

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wstrace.report.finding_text import slot_text
 from wstrace.report.safe import clean
+from wstrace.trace.records import Slot
 from wstrace.units import human, plural
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def site(row: Any, page: object = "") -> TableCell:
     """
     file = str(row["file"] or "").rpartition("/")[2]
     function = str(row["function"] or "")
-    slot = slot_name(row["ubatch"], row["lane"])
+    slot = slot_text(_slot(row))
     names = []
     for one in (function, function.rpartition(".")[2]):
         name = ":".join(part for part in (file, one) if part)
@@ -77,12 +79,10 @@ def site(row: Any, page: object = "") -> TableCell:
     return TableCell(names[0], names[0], str(page or ""), names[1])
 
 
-def slot_name(ubatch: Any, lane: Any) -> str:
-    """`ubatch 1, lane 0`; empty for the first slot and where it is unknown."""
-    numbers = [_whole(ubatch), _whole(lane)]
-    if numbers in ([0, 0], [None, None]):
-        return ""
-    return f"ubatch {numbers[0]}, lane {numbers[1]}"
+def _slot(row: Any) -> Slot | None:
+    """The row's slot; None where it is unknown."""
+    ubatch, lane = _whole(row["ubatch"]), _whole(row["lane"])
+    return None if ubatch is None or lane is None else Slot(ubatch, lane)
 
 
 def _whole(value: Any) -> int | None:
@@ -198,10 +198,9 @@ def refuted_rows(fleet: Fleet, model: str | None = None) -> Rows:
     return head, rows
 
 
-def _slot(row: Any) -> TableCell:
-    numbers = [_whole(row["ubatch"]) or 0, _whole(row["lane"]) or 0]
-    text = "ubatch {}, lane {}".format(*numbers)
-    return TableCell(text, text, "", "{}, {}".format(*numbers))
+def _slot_cell(row: Any) -> TableCell:
+    slot = _slot(row) or Slot()
+    return TableCell(slot.text, slot.text, "", f"{slot.ubatch}, {slot.lane}")
 
 
 def arena_rows(fleet: Fleet, model: str | None = None) -> Rows:
@@ -209,7 +208,7 @@ def arena_rows(fleet: Fleet, model: str | None = None) -> Rows:
     head = ("model", "vLLM", "slot", "by", "runs", "arena", "used", "spare", "ranks differ in")
     rows = [
         [
-            *_model(r), _slot(r),
+            *_model(r), _slot_cell(r),
             word("a reserve" if r["reserved"] else "warm-up"), count(r["runs"]),
             size(r["arena_bytes"]), size(r["used_bytes"]), size(r["spare_bytes"]),
             count(r["ranks_differ"]),
@@ -217,6 +216,16 @@ def arena_rows(fleet: Fleet, model: str | None = None) -> Rows:
         for r in _dicts(fleet.tables.arenas(), model)
     ]  # fmt: skip
     return head, rows
+
+
+def tables(fleet: Fleet, model: str | None = None) -> Iterator[tuple[str, str, Rows]]:
+    """Each table of the fleet, or of one model, as its id, its title and its rows."""
+    yield "models", "models and versions", version_rows(fleet, model)
+    yield "escapes", "where sites escape", escape_rows(fleet, model)
+    yield "risks", "at risk: the bound is above the arena", risk_rows(fleet, model)
+    yield "regressions", "worse in a later vLLM", regression_rows(fleet, model)
+    yield "rules", "rules that a trace contradicts", refuted_rows(fleet, model)
+    yield "arenas", "used against reserved", arena_rows(fleet, model)
 
 
 def trouble_rows(fleet: Fleet) -> Iterator[tuple[str, str]]:

@@ -13,17 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wstrace.report.console import plain_console
-from wstrace.report.fleet_rows import (
-    TableCell,
-    arena_rows,
-    counted,
-    escape_rows,
-    refuted_rows,
-    regression_rows,
-    risk_rows,
-    trouble_rows,
-    version_rows,
-)
+from wstrace.report.fleet_rows import TableCell, counted, tables, trouble_rows
 from wstrace.report.safe import clean
 from wstrace.units import plural
 
@@ -43,14 +33,7 @@ def render_fleet(fleet: Fleet, width: int = 100) -> str:
 def print_fleet(fleet: Fleet, console: Console) -> None:
     """Print the fleet on `console`."""
     console.print(Text(counted(fleet), style="bold"))
-    for title, head, rows in (
-        ("models", *version_rows(fleet)),
-        ("where sites escape", *escape_rows(fleet)),
-        ("at risk: the bound is above the arena", *risk_rows(fleet)),
-        ("worse in a later vLLM", *regression_rows(fleet)),
-        ("rules that a trace contradicts", *refuted_rows(fleet)),
-        ("used against reserved", *arena_rows(fleet)),
-    ):
+    for _, title, (head, rows) in tables(fleet):
         if rows:
             console.print(_table(title, head, rows))
     for line in _words(fleet):

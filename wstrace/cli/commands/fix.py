@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from wstrace.cli import outlet
-from wstrace.cli.usage import refuse_unknown_option
 from wstrace.errors import WstraceError, ended_by
 
 OUT = Annotated[
@@ -65,15 +64,16 @@ def command(
         raise WstraceError(
             "No command to fix.", "Write it after `--`: wstrace fix -- vllm serve MODEL"
         )
-    refuse_unknown_option(cmd, "fix")
     from wstrace.cli.fixing.ending import screen
     from wstrace.cli.fixing.loop import Loop
     from wstrace.cli.fixing.target import target_of
+    from wstrace.cli.misspelt import refuse_unknown_option
     from wstrace.cli.recorded import require_program
     from wstrace.planning.earlier import Earlier
     from wstrace.recorder.record import make_trace_folder
     from wstrace.reserve.config import load_reserve
 
+    refuse_unknown_option(cmd, "fix")
     require_program(cmd[0])
     earlier = [Earlier(path.name, load_reserve(path)) for path in merge or ()]
     target = target_of(cmd, url)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from wstrace.cli import outlet
-from wstrace.cli.usage import refuse_unknown_option
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
@@ -81,11 +80,12 @@ def command(
         raise WstraceError(
             "No command to run.", "Write it after `--`: wstrace run -- vllm serve MODEL"
         )
-    refuse_unknown_option(cmd, "run")
     from wstrace.cli import recorded
     from wstrace.cli.launch import run_child
+    from wstrace.cli.misspelt import refuse_unknown_option
     from wstrace.recorder.record import environment, make_trace_folder, new_run_id
 
+    refuse_unknown_option(cmd, "run")
     largest = None if max_reserve is None else _bytes(max_reserve)
     nearness = None if warn_at is None else _share(warn_at)
     _check_reserve(reserve, reserve_policy, largest)

@@ -9,6 +9,7 @@ from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.html import figures
 from wstrace.report.html.drivers import DriverChart, driver_charts
 from wstrace.report.html.memory import MemoryView, memory_view
+from wstrace.report.html.plotting import Figure
 from wstrace.report.html.sites import SiteRow, site_rows
 from wstrace.report.html.timeline import Timeline, timelines
 from wstrace.reserve.schema import ReserveConfig
@@ -34,7 +35,7 @@ def charts(run: AnalysedRun, config: ReserveConfig | None) -> Charts:
     return Charts(rows, rows_left, lines, slots_left, driver_charts(rows), memory)
 
 
-def drawn(found: Charts) -> dict[str, figures.Figure]:
+def drawn(found: Charts) -> dict[str, Figure]:
     """The figures by name, which is also the id of the page's element: `sites`, `memory`,
     `timeline-0`, `driver-0` and so on, as far as there is something to draw."""
     specs = {f"timeline-{i}": figures.timeline(line) for i, line in enumerate(found.lines)}

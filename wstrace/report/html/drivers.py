@@ -52,11 +52,11 @@ class DriverChart:
     arena: int = 0
 
 
-def driver_charts(rows_: Sequence[SiteRow]) -> list[DriverChart]:
+def driver_charts(rows: Sequence[SiteRow]) -> list[DriverChart]:
     """Charts of the sites that matter: escapes first, then by size; those with a driver."""
     charts: list[DriverChart] = []
     taken: set[str] = set()
-    for row in rows_[: MOST_CHARTS * 8]:
+    for row in rows[: MOST_CHARTS * 8]:
         chart = _chart(row) if row.name not in taken else None
         if chart is not None:
             taken.add(row.name)

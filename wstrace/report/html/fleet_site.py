@@ -14,17 +14,11 @@ from typing import TYPE_CHECKING, Final
 from wstrace.file_names import name_of_its_own
 from wstrace.files import write_whole
 from wstrace.report.fleet_rows import (
-    Rows,
     TableCell,
-    arena_rows,
     count,
     counted,
-    escape_rows,
-    refuted_rows,
-    regression_rows,
-    risk_rows,
+    tables,
     trouble_rows,
-    version_rows,
     word,
 )
 from wstrace.report.html.page import build
@@ -87,12 +81,12 @@ def model_page(model: str) -> str:
 
 
 def _index(fleet: Fleet) -> str:
-    tables = list(_tables(fleet, None))
+    shown = list(_tables(fleet, None))
     notes = [("", clean(wrong, 300)) for wrong in fleet.wrong]
     found = trouble_rows(fleet)
     notes += islice(found, max(0, MOST_NOTES - len(notes)))
     left = sum(1 for _ in found)
-    return _page("fleet", counted(fleet), "", "", tables, notes, left)
+    return _page("fleet", counted(fleet), "", "", shown, notes, left)
 
 
 def _model_page(fleet: Fleet, model: str) -> str:
@@ -101,9 +95,9 @@ def _model_page(fleet: Fleet, model: str) -> str:
     head = ("run", "started", "vLLM", "verdict", "codes", "ranks", "largest rank", "what")
     rows = [_run(row) for row in runs[:MOST_RUNS]]
     lead = f"The newest {MOST_RUNS:,}, those with findings first." if more else ""
-    tables = [*_tables(fleet, model), PageTable(RUNS, "Runs", head, rows, 0, lead)]
+    shown = [*_tables(fleet, model), PageTable(RUNS, "Runs", head, rows, 0, lead)]
     title = clean(model) or UNNAMED
-    return _page(title, title, "../index.html", "../", tables, [], 0)
+    return _page(title, title, "../index.html", "../", shown, [], 0)
 
 
 def _run(row: RunSummary) -> list[TableCell]:
@@ -121,15 +115,7 @@ def _run(row: RunSummary) -> list[TableCell]:
 
 def _tables(fleet: Fleet, model: str | None) -> Iterator[PageTable]:
     """The tables of the fleet, or of one model."""
-    made: tuple[tuple[str, str, Rows], ...] = (
-        ("models", "Models and versions", version_rows(fleet, model)),
-        ("escapes", "Where sites escape", escape_rows(fleet, model)),
-        ("risks", "At risk: the bound is above the arena", risk_rows(fleet, model)),
-        ("regressions", "Worse in a later vLLM", regression_rows(fleet, model)),
-        ("rules", "Rules that a trace contradicts", refuted_rows(fleet, model)),
-        ("arenas", "Used against reserved", arena_rows(fleet, model)),
-    )
-    for name, title, (head, rows) in made:
+    for name, title, (head, rows) in tables(fleet, model):
         shown = [[_linked(cell) for cell in row] for row in rows[:MOST_ROWS]]
         if name == "models" and model is None:
             named = [str(m) for m in fleet.tables.versions()["model"]]
@@ -137,7 +123,8 @@ def _tables(fleet: Fleet, model: str | None) -> Iterator[PageTable]:
                 row[0] = replace(
                     row[0], page=f"{MODELS}/{model_page(of)}", text=clean(of) or UNNAMED
                 )
-        yield PageTable(name, title, head, shown, max(0, len(rows) - MOST_ROWS))
+        left = max(0, len(rows) - MOST_ROWS)
+        yield PageTable(name, title[0].upper() + title[1:], head, shown, left)
 
 
 def _linked(cell: TableCell) -> TableCell:

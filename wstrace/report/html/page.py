@@ -21,7 +21,7 @@ from markupsafe import Markup
 import wstrace
 from wstrace.report import assets
 from wstrace.report.html.names import unbroken
-from wstrace.units import exact, human
+from wstrace.units import exact, human, plural
 
 PLOTLY: Final = "vendor/plotly-basic.min.js.gz"
 _POLICY: Final = (
@@ -59,14 +59,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        size=human, exact=exact, count=_count, breaks=breaks, words=words
+        size=human, exact=exact, count=plural, breaks=breaks, words=words
     )
     return environment
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    """`1 rank`, `3 ranks`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def breaks(text: str) -> Markup:
