@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from wstrace.findings.codes import ESCAPES, FORETOLD
-from wstrace.fleet.grouped_rows import GroupedRows
+from wstrace.fleet.grouped_rows import GroupedRows, How
 from wstrace.fleet.regressions import Regression, regressions, setting_text
 from wstrace.fleet.summary import RunSummary
 
@@ -21,131 +21,146 @@ WHERE: Final = ("model", "vllm")
 SITE: Final = ("file", "function", "ubatch", "lane")
 
 
+_GROUPED: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, How]]]] = {
+    "versions": (
+        WHERE,
+        {
+            **dict.fromkeys(("runs", "logs", "clean", "findings", "inconclusive"), "sum"),
+            "escaped": "sum",
+            "ranks": "max",
+            "first": "min",
+            "last": "max",
+        },
+    ),
+    "escapes": (
+        ("file", "function", "caller", "ubatch", "lane", *WHERE),
+        {
+            "runs": "sum",
+            "died": "sum",
+            "codes": "max",
+            "asked_bytes": "max",
+            "arena_bytes": "min",
+            "bound_bytes": "max",
+            "grade": "first",
+            "first": "min",
+            "last": "max",
+            "example": "first",
+            "page": "first",
+        },
+    ),
+    "arenas": (
+        (*WHERE, "ubatch", "lane", "reserved"),
+        {
+            "runs": "sum",
+            "arena_bytes": "max",
+            "smallest_bytes": "min",
+            "used_bytes": "max",
+            "spare_bytes": "max",
+            "ranks_differ": "sum",
+        },
+    ),
+    "risks": (
+        (*WHERE, *SITE, "code"),
+        {
+            "runs": "sum",
+            "bound_bytes": "max",
+            "arena_bytes": "min",
+            "grade": "first",
+            "example": "first",
+            "page": "first",
+        },
+    ),
+    "refuted": (
+        ("rule", "file", "function", *WHERE),
+        {"runs": "sum", "why": "first", "example": "first", "page": "first"},
+    ),
+    "groups": (
+        ("model", "setting", "vllm"),
+        {"runs": "sum", "escaped": "sum", "example": "first"},
+    ),
+    "sites": (
+        ("model", "setting", "vllm", *SITE),
+        {
+            "runs": "sum",
+            "escaped": "sum",
+            "warmup_low": "min",
+            "warmup_high": "max",
+            "arena_low": "min",
+            "arena_high": "max",
+            "bound_low": "min",
+            "bound_high": "max",
+            "example": "first",
+        },
+    ),
+}
+"""What each table is grouped by, and how its other columns are brought together."""
+
+
 class Tables:
     """The tables of a fleet, made row by row."""
 
     def __init__(self) -> None:
-        self._versions = GroupedRows(
-            WHERE,
-            {
-                **dict.fromkeys(("runs", "logs", "clean", "findings", "inconclusive"), "sum"),
-                "escaped": "sum",
-                "ranks": "max",
-                "first": "min",
-                "last": "max",
-            },
-        )
-        self._escapes = GroupedRows(
-            ("file", "function", "caller", "ubatch", "lane", *WHERE),
-            {
-                "runs": "sum",
-                "died": "sum",
-                "codes": "max",
-                "asked_bytes": "max",
-                "arena_bytes": "min",
-                "bound_bytes": "max",
-                "grade": "first",
-                "first": "min",
-                "last": "max",
-                "example": "first",
-                "page": "first",
-            },
-        )
-        self._arenas = GroupedRows(
-            (*WHERE, "ubatch", "lane", "reserved"),
-            {
-                "runs": "sum",
-                "arena_bytes": "max",
-                "smallest_bytes": "min",
-                "used_bytes": "max",
-                "spare_bytes": "max",
-                "ranks_differ": "sum",
-            },
-        )
-        self._risks = GroupedRows(
-            (*WHERE, *SITE, "code"),
-            {
-                "runs": "sum",
-                "bound_bytes": "max",
-                "arena_bytes": "min",
-                "grade": "first",
-                "example": "first",
-                "page": "first",
-            },
-        )
-        self._refuted = GroupedRows(
-            ("rule", "file", "function", *WHERE),
-            {"runs": "sum", "why": "first", "example": "first", "page": "first"},
-        )
-        self._groups = GroupedRows(
-            ("model", "setting", "vllm"), {"runs": "sum", "escaped": "sum", "example": "first"}
-        )
-        self._sites = GroupedRows(
-            ("model", "setting", "vllm", *SITE),
-            {
-                "runs": "sum",
-                "escaped": "sum",
-                "warmup_low": "min",
-                "warmup_high": "max",
-                "arena_low": "min",
-                "arena_high": "max",
-                "bound_low": "min",
-                "bound_high": "max",
-                "example": "first",
-            },
-        )
+        self._rows = {name: GroupedRows(*grouped) for name, grouped in _GROUPED.items()}
 
     def add(self, row: RunSummary) -> None:
         """Count one row in; what could not be read is in no table."""
         if row.kind == "unread":
             return
-        self._versions.add(_version(row))
+        self._rows["versions"].add(_version(row))
         for escape in _escapes(row):
-            self._escapes.add(escape)
+            self._rows["escapes"].add(escape)
         for risk in _risks(row):
-            self._risks.add(risk)
+            self._rows["risks"].add(risk)
         if row.kind == "log":
             return
         for arena in _arenas(row):
-            self._arenas.add(arena)
+            self._rows["arenas"].add(arena)
         for refuted in _refuted(row):
-            self._refuted.add(refuted)
+            self._rows["refuted"].add(refuted)
         setting = setting_text(row.setting)
         group = {"model": row.model, "setting": setting, "vllm": row.vllm, "runs": 1}
         escaped = int(_has_escape(row))
-        self._groups.add({**group, "escaped": escaped, "example": row.run})
+        self._rows["groups"].add({**group, "escaped": escaped, "example": row.run})
         for site in _sites(row):
-            self._sites.add({**group, **site, "example": row.run})
+            self._rows["sites"].add({**group, **site, "example": row.run})
 
     def versions(self) -> pd.DataFrame:
         """A row a model and vLLM version: how many runs, with which verdict."""
-        return self._versions.frame()
+        return self._rows["versions"].frame()
 
     def escapes(self) -> pd.DataFrame:
         """A row a site that escaped, its model and version; the most runs first."""
-        return self._escapes.frame().sort_values(
-            ["runs", "asked_bytes", "file"], ascending=[False, False, True]
+        return (
+            self._rows["escapes"]
+            .frame()
+            .sort_values(["runs", "asked_bytes", "file"], ascending=[False, False, True])
         )
 
     def arenas(self) -> pd.DataFrame:
         """Used against reserved: a row a model, version and slot, the most to spare first."""
-        return self._arenas.frame().sort_values(
-            ["spare_bytes", "model"], ascending=[False, True]
+        return (
+            self._rows["arenas"]
+            .frame()
+            .sort_values(["spare_bytes", "model"], ascending=[False, True])
         )
 
     def risks(self) -> pd.DataFrame:
         """Sites whose bound is above the arena of a run in which they did not escape."""
-        return self._risks.frame().sort_values(
-            ["runs", "bound_bytes", "model"], ascending=[False, False, True]
+        return (
+            self._rows["risks"]
+            .frame()
+            .sort_values(["runs", "bound_bytes", "model"], ascending=[False, False, True])
         )
 
     def refuted(self) -> pd.DataFrame:
         """Rules of known sites that a request of some run contradicts."""
-        return self._refuted.frame().sort_values(["runs", "rule"], ascending=[False, True])
+        return (
+            self._rows["refuted"].frame().sort_values(["runs", "rule"], ascending=[False, True])
+        )
 
     def regressions(self) -> list[Regression]:
         """What got worse from one vLLM version to a later one, with the same settings."""
-        return regressions(self._groups.frame(), self._sites.frame())
+        return regressions(self._rows["groups"].frame(), self._rows["sites"].frame())
 
 
 def _has_escape(row: RunSummary) -> bool:

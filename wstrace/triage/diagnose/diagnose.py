@@ -10,7 +10,7 @@ from wstrace.known_sites import known
 from wstrace.trace.records import Phase, ScheduledRequest, Step
 from wstrace.triage.diagnose import bounding, life, releases, sizes, symptoms
 from wstrace.triage.diagnose.advice import V2_LOCKS_FROM, told
-from wstrace.triage.diagnose.classify import classify
+from wstrace.triage.diagnose.classify import Verdict, classify
 from wstrace.triage.diagnose.incidents import incidents
 from wstrace.triage.diagnose.numbers import Given, refuse_contradicted, values
 from wstrace.triage.diagnose.relatives import NotTheArena, relatives
@@ -23,6 +23,7 @@ from wstrace.versions import release_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from wstrace.bounds.bound import Bound
     from wstrace.known_sites.known import KnownSite
     from wstrace.triage.diagnose.what_worked import Worked
     from wstrace.triage.extract.engine_settings import Settings, Value
@@ -72,54 +73,44 @@ def _line(finding: Finding) -> int:
     return finding.log.at if finding.log else 0
 
 
+@dataclass(frozen=True)
+class _Scene:
+    """A refusal, and what its text shows around it: `steps` are the scheduler's dumps near it,
+    `step` the nearest."""
+
+    refusal: Refusal
+    text: Text
+    config: dict[str, Value]
+    version: str | None
+    module: str | None
+    steps: list[StepDump]
+    step: StepDump | None
+
+
+@dataclass(frozen=True)
+class _Ruled:
+    """The rule of a refusal's site with the failing server's numbers, those on which commands
+    disagree, and what the printed size fixes."""
+
+    rule: bounding.Rule
+    numbers: dict[str, int]
+    rivals: dict[str, set[int]]
+    deduced: sizes.Deduced | None
+
+    @property
+    def site(self) -> KnownSite | None:
+        return self.rule.site
+
+
 def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> Finding:
-    config = settings.resolve(refusal.origin.line)
-    version = _version(config)
-    numbers = values(config, given, settings.model())
-    steps = _near(refusal, text.steps)
-    step = _nearest(refusal, steps)
-    module = _module(refusal)
-    paths = (module, refusal.file) if refusal.file else _files(refusal.function, version)
-    rule = bounding.choose_rule(
-        paths, refusal.function, version, numbers, refusal.required, step
-    )
-    site = rule.site
-    rivals = bounding.of_site(settings.rivals(refusal.origin.line), site)
-    if site and rivals:
-        numbers = bounding.largest_of(
-            [
-                values({**config, **choice}, given, settings.model())
-                for choice in bounding.choices(config, rivals)
-            ],
-            site,
-        )
-    deduced = None
-    if site and refusal.required and refusal.required.bytes is not None:
-        deduced = sizes.deduced(site, numbers, refusal.required, step)
-        bounding.refuse_unfitting(site, numbers, given.numbers, refusal.required, steps)
-    phase = tracebacks.phase(refusal.frames) or _serving(refusal, step, text)
-    verdict = classify(refusal, site, phase, text, config)
-    bound = bounding.site_bound(site, numbers, deduced, start_up=bool(text.kv))
-    bound = bounding.checked(bound, site, numbers, refusal.required, steps)
-    bound = bounding.of_release(bound, rule, version, refusal.required)
+    scene = _scene(refusal, text, settings)
+    ruled = _ruled(scene, settings, given)
+    phase = tracebacks.phase(refusal.frames) or _serving(refusal, scene.step, text)
+    verdict = classify(refusal, ruled.site, phase, text, scene.config)
+    bound = _bound(scene, ruled)
     pinned = None
     if bound is not None and not bound.contradiction:
-        pinned = _exact(refusal, site, numbers, step, deduced)
-    log = FromLog(
-        verdict.kind,
-        text.path,
-        refusal.origin.line,
-        line=refusal.line,
-        module=module,
-        name=refusal.name,
-        version=version,
-        rule=site,
-        confidence=verdict.confidence,
-        why=verdict.why,
-        times=refusal.times,
-        numbers=numbers,
-        siblings=siblings(site, version, numbers),
-    )
+        pinned = _exact(refusal, ruled.site, ruled.numbers, scene.step, ruled.deduced)
     finding = Finding(
         verdict.code,
         verdict.severity,
@@ -130,14 +121,74 @@ def _finding(refusal: Refusal, text: Text, settings: Settings, given: Given) -> 
         layers=(refusal.layer,) if refusal.layer else (),
         bound=bound,
         phase=phase,
-        step=_step(step),
+        step=_step(scene.step),
     )
-    log = replace(
-        log, evidence=tuple(filter(None, (_impossible(text, config), *_disagree(rivals))))
-    )
-    finding = _with_sizes(finding, log, refusal, text, pinned)
+    finding = _with_sizes(finding, _log(scene, ruled, verdict), refusal, text, pinned)
     assert finding.log is not None
-    return replace(finding, log=releases.with_releases(finding.log, rule.fits))
+    return replace(finding, log=releases.with_releases(finding.log, ruled.rule.fits))
+
+
+def _scene(refusal: Refusal, text: Text, settings: Settings) -> _Scene:
+    config = settings.resolve(refusal.origin.line)
+    steps = _near(refusal, text.steps)
+    return _Scene(
+        refusal,
+        text,
+        config,
+        version=_version(config),
+        module=_module(refusal),
+        steps=steps,
+        step=_nearest(refusal, steps),
+    )
+
+
+def _ruled(scene: _Scene, settings: Settings, given: Given) -> _Ruled:
+    """WstraceError: what was given contradicts the printed size."""
+    refusal, version, required = scene.refusal, scene.version, scene.refusal.required
+    numbers = values(scene.config, given, settings.model())
+    named = (scene.module, refusal.file)
+    paths = named if refusal.file else _files(refusal.function, version)
+    rule = bounding.choose_rule(paths, refusal.function, version, numbers, required, scene.step)
+    site = rule.site
+    rivals = bounding.of_site(settings.rivals(refusal.origin.line), site)
+    if site and rivals:
+        chosen = bounding.choices(scene.config, rivals)
+        every = [values({**scene.config, **one}, given, settings.model()) for one in chosen]
+        numbers = bounding.largest_of(every, site)
+    deduced = None
+    if site and required and required.bytes is not None:
+        deduced = sizes.deduced(site, numbers, required, scene.step)
+        bounding.refuse_unfitting(site, numbers, given.numbers, required, scene.steps)
+    return _Ruled(rule, numbers, rivals, deduced)
+
+
+def _bound(scene: _Scene, ruled: _Ruled) -> Bound | None:
+    """The site's bound, without bytes where the printed size contradicts it."""
+    required, start_up = scene.refusal.required, bool(scene.text.kv)
+    bound = bounding.site_bound(ruled.site, ruled.numbers, ruled.deduced, start_up=start_up)
+    bound = bounding.checked(bound, ruled.site, ruled.numbers, required, scene.steps)
+    return bounding.of_release(bound, ruled.rule, scene.version, required)
+
+
+def _log(scene: _Scene, ruled: _Ruled, verdict: Verdict) -> FromLog:
+    refusal, text = scene.refusal, scene.text
+    evidence = (_impossible(text, scene.config), *_disagree(ruled.rivals))
+    return FromLog(
+        verdict.kind,
+        text.path,
+        refusal.origin.line,
+        line=refusal.line,
+        module=scene.module,
+        name=refusal.name,
+        version=scene.version,
+        rule=ruled.site,
+        confidence=verdict.confidence,
+        why=verdict.why,
+        evidence=tuple(filter(None, evidence)),
+        times=refusal.times,
+        numbers=ruled.numbers,
+        siblings=siblings(ruled.site, scene.version, ruled.numbers),
+    )
 
 
 def _serving(refusal: Refusal, step: StepDump | None, text: Text) -> Phase | None:
