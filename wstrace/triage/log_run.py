@@ -47,9 +47,10 @@ class LogRun(AnalysedRun):
     @property
     def vllm_version(self) -> str | None:
         """The version that the text names, at the worst finding or in its configuration."""
-        found = [f.log.version for f in self.findings if f.log and f.log.version]
-        told = self.report.config.get("vllm_version")
-        return next(iter(found), told if isinstance(told, str) else None)
+        from wstrace.triage.diagnose.numbers import version_of
+
+        found = (f.log.version for f in self.findings if f.log and f.log.version)
+        return next(found, version_of(self.report.config))
 
 
 def is_log(path: Path) -> bool:

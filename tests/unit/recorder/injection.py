@@ -192,19 +192,25 @@ When = Literal["before", "after"]
 """Whether a function is broken before the recorder attaches, or once the engine has started."""
 
 
+def answers(owner: Any, name: str, when: When) -> list[str]:
+    """What vLLM answers while one of the recorder's functions is broken."""
+    if when == "before":
+        with broken(owner, name):
+            plugin.register()
+            return serve(start())
+    plugin.register()
+    engine = start()
+    with broken(owner, name):
+        return serve(engine)
+
+
 def recorded(owner: Any, name: str, folder: Path, when: When) -> list[str]:
     """The answers with the recorder, one of its functions broken before or after attaching."""
     os.environ["WSTRACE_DIR"] = str(folder)
     try:
-        if when == "before":
-            with broken(owner, name):
-                plugin.register()
-                return serve(start())
-        plugin.register()
-        engine = start()
-        with broken(owner, name):
-            seen = serve(engine)
-        return seen if has_the_refusal(folder) else [*seen, "lost"]
+        seen = answers(owner, name, when)
+        whole = when == "before" or has_the_refusal(folder)
+        return seen if whole else [*seen, "lost"]
     except Exception as error:
         return [f"the engine died: {type(error).__name__}: {error}"]
     finally:
@@ -217,14 +223,7 @@ def guarded(owner: Any, name: str, when: When) -> list[str]:
     """The answers with `WSTRACE_GUARD` alone, one function broken before or after attaching."""
     os.environ["WSTRACE_GUARD"] = "1"
     try:
-        if when == "before":
-            with broken(owner, name):
-                plugin.register()
-                return serve(start())
-        plugin.register()
-        engine = start()
-        with broken(owner, name):
-            return serve(engine)
+        return answers(owner, name, when)
     except Exception as error:
         return [f"the engine died: {type(error).__name__}: {error}"]
     finally:

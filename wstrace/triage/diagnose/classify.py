@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from wstrace.trace.records import Slot
 from wstrace.triage.diagnose import reasons
+from wstrace.triage.diagnose.numbers import version_of
 from wstrace.versions import release_of
 
 if TYPE_CHECKING:
@@ -127,8 +128,8 @@ def _built(refusal: Refusal, site: KnownSite | None) -> str:
 
 def _can_be(verdict: Verdict, config: dict[str, Value]) -> bool:
     """Whether the text's own release can leave one slot smaller than another."""
-    version = config.get("vllm_version")
-    if verdict.code != "WS104" or not isinstance(version, str):
+    version = version_of(config)
+    if verdict.code != "WS104" or version is None:
         return True
     return release_of(version).has(_OWN_SLOT_FROM)
 

@@ -12,7 +12,7 @@ from wstrace.triage.diagnose import bounding, life, releases, sizes, symptoms
 from wstrace.triage.diagnose.advice import V2_LOCKS_FROM, told
 from wstrace.triage.diagnose.classify import Verdict, classify
 from wstrace.triage.diagnose.incidents import incidents
-from wstrace.triage.diagnose.numbers import Given, refuse_contradicted, values
+from wstrace.triage.diagnose.numbers import Given, refuse_contradicted, values, version_of
 from wstrace.triage.diagnose.relatives import NotTheArena, relatives
 from wstrace.triage.diagnose.siblings import siblings
 from wstrace.triage.extract import tracebacks
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wstrace.known_sites.known import KnownSite
     from wstrace.triage.diagnose.what_worked import Worked
     from wstrace.triage.extract.engine_settings import Settings, Value
-    from wstrace.triage.extract.facts import Amount, Refusal, StepDump, Text
+    from wstrace.triage.extract.facts import Refusal, StepDump, Text
 
 STEP_REACH = 5000
 
@@ -55,7 +55,7 @@ def diagnose(text: Text, settings: Settings, given: Given) -> Diagnosis:
     findings = [_in_part(finding, text.part) for finding in findings]
     findings = sorted((told(finding, given) for finding in findings), key=_line)
     config = settings.resolve(_line(findings[0]) if findings else None)
-    notes = [*text.notes, *(_taken_for(_version(config)) if findings else ())]
+    notes = [*text.notes, *(_taken_for(version_of(config)) if findings else ())]
     return Diagnosis(text.path, findings, config, text.mentions, notes, beside)
 
 
@@ -135,7 +135,7 @@ def _scene(refusal: Refusal, text: Text, settings: Settings) -> _Scene:
         refusal,
         text,
         config,
-        version=_version(config),
+        version=version_of(config),
         module=_module(refusal),
         steps=steps,
         step=_nearest(refusal, steps),
@@ -204,7 +204,7 @@ def _impossible(text: Text, config: Mapping[str, Value]) -> str:
     vLLM 0.13.0 to 0.33.0 lock in capture_model, which eager mode does not call, and the V2
     runner before 0.30 locks nowhere. Elastic EP locks always.
     """
-    version = _version(config)
+    version = version_of(config)
     if config.get("enforce_eager") is True:
         return "enforce_eager=True locks nothing: that setting is of another run"
     if text.v2_runner and version and not release_of(version).has(V2_LOCKS_FROM):
@@ -247,27 +247,11 @@ def _with_sizes(
         exactly = f"exactly {asked} bytes: {pinned.why}"
         log = replace(log, evidence=(exactly, *log.evidence))
     if current is not None:
-        locked = _locked_size(current, refusal, text)
+        earlier = (lock for lock in text.locks if lock.origin.at < refusal.origin.at)
+        locked = sizes.locked(current, earlier)
         had = had if locked is None else locked
         log = replace(log, current_text=current.text, current_exact=locked is not None)
     return replace(finding, serving_bytes=asked, arena_bytes=had, log=log)
-
-
-def _locked_size(current: Amount, refusal: Refusal, text: Text) -> int | None:
-    """The exact arena size, where a debug line of the lock prints one that fits."""
-    sizes_seen = {
-        size
-        for lock in text.locks
-        if lock.origin.at < refusal.origin.at
-        for size in lock.sizes
-        if current.fits(size)
-    }
-    return sizes_seen.pop() if len(sizes_seen) == 1 else None
-
-
-def _version(config: Mapping[str, Value]) -> str | None:
-    version = config.get("vllm_version")
-    return version if isinstance(version, str) else None
 
 
 def _module(refusal: Refusal) -> str | None:

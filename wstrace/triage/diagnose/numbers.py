@@ -49,6 +49,12 @@ def refuse_contradicted(settings: Settings, given: Given) -> None:
             )
 
 
+def version_of(config: Mapping[str, Value]) -> str | None:
+    """The version of vLLM that the text names."""
+    version = config.get("vllm_version")
+    return version if isinstance(version, str) else None
+
+
 def values(
     config: Mapping[str, Value], given: Given, model: Mapping[str, Value] | None = None
 ) -> dict[str, int]:

@@ -12,11 +12,11 @@ from wstrace.expr import expression
 from wstrace.expr.expression import FormulaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from wstrace.expr.expression import Expression
     from wstrace.known_sites.known import KnownSite
-    from wstrace.triage.extract.facts import Amount, StepDump
+    from wstrace.triage.extract.facts import Amount, LockState, StepDump
 
 MOST_TRIED: Final = 20_000
 WIDEST: Final = 1 << 26
@@ -119,6 +119,12 @@ def _some(sizes: Sequence[int]) -> str:
     shown = sizes if len(sizes) <= _SHOWN else [*sizes[: _SHOWN - 1], sizes[-1]]
     told = ", ".join(map(str, shown[:-1])) + (", ..." if len(sizes) > _SHOWN else "")
     return f"{told} or {shown[-1]}" if told else str(shown[-1])
+
+
+def locked(printed: Amount, locks: Iterable[LockState]) -> int | None:
+    """The exact size, where a debug line of the lock prints one that fits."""
+    fitting = {size for lock in locks for size in lock.sizes if printed.fits(size)}
+    return fitting.pop() if len(fitting) == 1 else None
 
 
 def exact_size(

@@ -14,7 +14,8 @@ from wstrace.known_sites import known
 from wstrace.trace.records import Phase, Ranks, Slot
 from wstrace.triage.diagnose import bounding, life, reasons, releases, sizes
 from wstrace.triage.diagnose.advice import V2_LOCKS_FROM
-from wstrace.triage.diagnose.numbers import values
+from wstrace.triage.diagnose.classify import Verdict
+from wstrace.triage.diagnose.numbers import values, version_of
 from wstrace.triage.extract import tracebacks
 from wstrace.triage.extract.facts import amount
 from wstrace.triage.ingest.ranks import NOWHERE
@@ -23,13 +24,13 @@ from wstrace.versions import release_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wstrace.known_sites.known import LogClass
     from wstrace.triage.diagnose.numbers import Given
-    from wstrace.triage.extract.engine_settings import Settings, Value
-    from wstrace.triage.extract.facts import Amount, Fault, Frame, Resize, Text
+    from wstrace.triage.extract.engine_settings import Settings
+    from wstrace.triage.extract.facts import Fault, Frame, Resize, Text
 
 # vLLM 0.24.0: dcp_alltoall.py no longer asks the manager, in 0.23.0 it does.
 DCP_WARMED_FROM: Final = "0.24.0"
+_MOVED: Final = "pointer_moved_after_capture"
 _NO_REPLAY: Final = ("load", "profile", "graph-estimate", "kv-init", "capture")
 _MEASURED: Final = ("load", "profile", "graph-estimate")  # before KV sizing is over
 _SURE: Final[dict[str, Confidence]] = {
@@ -75,14 +76,15 @@ def _over_reserved(
     for resize in text.resizes:
         if not resize.file or not resize.function or refused:
             continue
-        version = _version(settings, resize.origin.line)
+        version = version_of(settings.resolve(resize.origin.line))
         rule = _rule(resize, settings, given)
         if rule.site is None or rule.site.triage_class != "over_reserved":
             continue
         if releases.is_fixed(rule.site, version, rule.fits):
             continue
         why = reasons.OVER.format(where=_where(version, rule))
-        yield _of_resize(resize, text, settings, given, "over_reserved", "WS203", why, "likely")
+        verdict = Verdict("over_reserved", "WS203", why, "likely", "note")
+        yield _of_resize(resize, text, settings, given, verdict)
 
 
 def _where(version: str | None, rule: bounding.Rule) -> str:
@@ -92,9 +94,11 @@ def _where(version: str | None, rule: bounding.Rule) -> str:
 
 
 def _rule(resize: Resize, settings: Settings, given: Given) -> bounding.Rule:
-    version = _version(settings, resize.origin.line)
-    numbers = values(settings.resolve(resize.origin.line), given, settings.model())
-    return bounding.choose_rule((resize.file,), resize.function, version, numbers, resize.after)
+    config = settings.resolve(resize.origin.line)
+    numbers = values(config, given, settings.model())
+    return bounding.choose_rule(
+        (resize.file,), resize.function, version_of(config), numbers, resize.after
+    )
 
 
 def _late_growths(text: Text) -> Iterator[tuple[Resize, str]]:
@@ -133,17 +137,13 @@ def _moved(
             if after != "kv" and resize.origin.at < fault.origin.at
         ]
         if before:
-            yield _of_fault(
-                text, settings, fault, "pointer_moved_after_capture", "WS301",
-                reasons.MOVED, "likely", before[-1],
-            )  # fmt: skip
+            moved = Verdict(_MOVED, "WS301", reasons.MOVED, "likely")
+            yield _of_fault(text, settings, fault, moved, before[-1])
             continue
         hint = _may_move(text, settings, fault)
         if hint:
-            yield _of_fault(
-                text, settings, fault, "pointer_moved_after_capture", "WS301",
-                f"{hint} {reasons.MAY}", "possible",
-            )  # fmt: skip
+            may = Verdict(_MOVED, "WS301", f"{hint} {reasons.MAY}", "possible", "warning")
+            yield _of_fault(text, settings, fault, may)
 
 
 def _replays_no_graph(text: Text, fault: Fault, settings: Settings) -> bool:
@@ -156,7 +156,7 @@ def _replays_no_graph(text: Text, fault: Fault, settings: Settings) -> bool:
 
 def _may_move(text: Text, settings: Settings, fault: Fault) -> str | None:
     """Why the arena can have moved under captured graphs although no line shows it."""
-    version = _version(settings, fault.origin.line)
+    version = version_of(settings.resolve(fault.origin.line))
     release = release_of(version)
     v2 = text.v2_runner or any(_V2_RUNNER in frame.path for frame in fault.frames)
     if v2 and not (version and release.has(V2_LOCKS_FROM)):
@@ -187,11 +187,11 @@ def _starved(
             why = reasons.KNOWN_OOM_PROFILE if measured else reasons.KNOWN_OOM
         else:
             why = _inside_growth(_phase(text, fault)) if inside else reasons.OOM_AFTER
-        yield _of_fault(
-            text, settings, fault, "unlocked_growth_oom", "WS201", why,
-            _SURE.get(why, "possible"),
-            grown[-1] if grown and inside is None else None, inside,
-        )  # fmt: skip
+        sure = _SURE.get(why, "possible")
+        severity: Severity = "warning" if sure == "possible" else "error"
+        verdict = Verdict("unlocked_growth_oom", "WS201", why, sure, severity)
+        resize = grown[-1] if grown and inside is None else None
+        yield _of_fault(text, settings, fault, verdict, resize, inside)
 
 
 def _inside_growth(phase: Phase | None) -> str:
@@ -222,15 +222,14 @@ def _grown(
     text: Text, settings: Settings, given: Given, late: Sequence[tuple[Resize, str]]
 ) -> Iterator[Finding]:
     for resize, after in late:
-        kind: LogClass = "unlocked_growth_oom"
-        code, why = "WS201", reasons.LATE
+        why = reasons.LATE
         if _is_reservation(resize, settings, given):
             why = reasons.RESERVED_LATE
+        verdict = Verdict("unlocked_growth_oom", "WS201", why, "likely", "warning")
         if after != "kv":
-            kind, code, why = "pointer_moved_after_capture", "WS301", reasons.LATE_CAPTURE
-        if after == "hand":
-            why = reasons.BY_HAND
-        yield _of_resize(resize, text, settings, given, kind, code, why, "likely")
+            why = reasons.BY_HAND if after == "hand" else reasons.LATE_CAPTURE
+            verdict = Verdict(_MOVED, "WS301", why, "likely", "warning")
+        yield _of_resize(resize, text, settings, given, verdict)
 
 
 def _is_reservation(resize: Resize, settings: Settings, given: Given) -> bool:
@@ -240,21 +239,14 @@ def _is_reservation(resize: Resize, settings: Settings, given: Given) -> bool:
 
 
 def _of_resize(
-    resize: Resize,
-    text: Text,
-    settings: Settings,
-    given: Given,
-    kind: LogClass,
-    code: str,
-    why: str,
-    confidence: Confidence,
+    resize: Resize, text: Text, settings: Settings, given: Given, verdict: Verdict
 ) -> Finding:
     config = settings.resolve(resize.origin.line)
-    version = _version(settings, resize.origin.line)
+    version = version_of(config)
     rule = _rule(resize, settings, given)
     site = rule.site
     numbers = {**values(config, given, settings.model()), **rule.solved}
-    exact = _locked(resize.after, text)
+    exact = sizes.locked(resize.after, text.locks)
     if exact is None and site is not None:
         made = sizes.fixed(site, numbers, resize.after, None)
         exact = made.bytes if isinstance(made, sizes.Made) else None
@@ -262,10 +254,10 @@ def _of_resize(
     if bound is not None and rule.solved:
         bound = bounding.with_solved(bound, rule.solved, resize.after)
     bound = bounding.of_release(bound, rule, version, resize.after)
-    if kind != "over_reserved":
+    if verdict.kind != "over_reserved":
         bound = bounding.checked(bound, site, numbers, resize.after, ())
     log = FromLog(
-        kind,
+        verdict.kind,
         text.path,
         resize.origin.line,
         line=resize.line,
@@ -274,16 +266,16 @@ def _of_resize(
         current_text=resize.before.text,
         version=version,
         rule=site,
-        confidence=confidence,
-        why=why,
-        evidence=(f"line {resize.origin.line}: {resize.before.text} -> {resize.after.text}",),
+        confidence=verdict.confidence,
+        why=verdict.why,
+        evidence=(_growth_line(resize),),
         numbers=numbers,
     )
     log = releases.with_releases(log, rule.fits)
     ubatch = resize.ubatch
     return Finding(
-        code,
-        "note" if kind == "over_reserved" else "warning",
+        verdict.code,
+        verdict.severity,
         "",
         file=resize.file or "",
         function=resize.function or "",
@@ -300,20 +292,11 @@ def _ranks(fact: Resize | Fault) -> tuple[Ranks, ...]:
     return (fact.origin.ranks,) if fact.origin.ranks != NOWHERE else ()
 
 
-def _locked(amount: Amount, text: Text) -> int | None:
-    """The exact size, where a debug line of the lock prints one that fits."""
-    fitting = {size for lock in text.locks for size in lock.sizes if amount.fits(size)}
-    return fitting.pop() if len(fitting) == 1 else None
-
-
 def _of_fault(
     text: Text,
     settings: Settings,
     fault: Fault,
-    kind: LogClass,
-    code: str,
-    why: str,
-    confidence: Confidence,
+    verdict: Verdict,
     resize: Resize | None = None,
     frame: Frame | None = None,
 ) -> Finding:
@@ -322,18 +305,16 @@ def _of_fault(
     if tried:
         evidence.append(f"tried to allocate {tried.text}")
     if resize:
-        evidence.append(
-            f"line {resize.origin.line}: {resize.before.text} -> {resize.after.text}"
-        )
+        evidence.append(_growth_line(resize))
     asked = resize.after if resize else tried
     file = tracebacks.base(frame.path) if frame else resize.file if resize else None
     function = frame.function if frame else resize.function if resize else None
-    version = _version(settings, fault.origin.line)
+    version = version_of(settings.resolve(fault.origin.line))
     site = known.match(file, function, version) if file and function else None
-    if why in reasons.IN_PROFILING:
+    if verdict.why in reasons.IN_PROFILING:
         site = None  # what moves and cures the site's requests does not help here
     log = FromLog(
-        kind,
+        verdict.kind,
         text.path,
         fault.origin.line,
         line=frame.line if frame else resize.line if resize else None,
@@ -341,14 +322,13 @@ def _of_fault(
         current_text=resize.before.text if resize else None,
         version=version,
         rule=site,
-        confidence=confidence,
-        why=why,
+        confidence=verdict.confidence,
+        why=verdict.why,
         evidence=tuple(evidence),
     )
-    severity: Severity = "warning" if confidence == "possible" else "error"
     return Finding(
-        code,
-        severity,
+        verdict.code,
+        verdict.severity,
         "",
         file=file or "",
         function=function or "",
@@ -360,6 +340,5 @@ def _of_fault(
     )
 
 
-def _version(settings: Settings, line: int) -> str | None:
-    version: Value | None = settings.resolve(line).get("vllm_version")
-    return version if isinstance(version, str) else None
+def _growth_line(resize: Resize) -> str:
+    return f"line {resize.origin.line}: {resize.before.text} -> {resize.after.text}"
