@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from tools import ROOT
 from tools.bench import twice
-from tools.bench.overhead import machine, write
+from tools.bench.machine import machine, write
 from tools.bench.toggle import detached
 from tools.gpu.claims_overhead import TARGET, interval
 

@@ -33,7 +33,8 @@ from typing import Any
 import torch
 
 from tools import ROOT
-from tools.bench.overhead import Block, Row, agreed, cpu_name, paired, write
+from tools.bench.machine import cpu_name, write
+from tools.bench.pairs import Block, Row, agreed, paired
 from tools.bench.toggle import detached
 from wstrace.recorder.hooks import requests
 from wstrace.recorder.hooks.native import wrap_seen

@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any, Final
 
 from tools import ROOT
-from tools.bench.overhead import machine, write
+from tools.bench.machine import machine, write
 from tools.fleet.found import wrong
 from tools.fleet.generate import write_fleet
 from wstrace.units import plural

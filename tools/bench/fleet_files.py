@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools.bench.fleet import PAGE, check, spent
-from tools.bench.overhead import machine, write
+from tools.bench.machine import machine, write
 from tools.fleet.many import write_many
 
 BEGIN: Final = "<!-- made by scripts/bench fleet_files -->"

@@ -21,7 +21,7 @@ from statistics import median
 
 from tools import ROOT
 from tools.bench import twice
-from tools.bench.overhead import machine, write
+from tools.bench.machine import machine, write
 from tools.bench.triage import MESSAGE, SHAPES, WHOLE_MB
 
 BEGIN, END = "<!-- made by scripts/bench grep -->", "<!-- end of bench grep -->"

@@ -20,19 +20,9 @@ from types import ModuleType
 from typing import Any
 
 from tools import ROOT
-from tools.bench.overhead import (
-    Block,
-    Row,
-    block,
-    decode_step,
-    filled,
-    line,
-    machine,
-    paired,
-    table,
-    write,
-)
-from tools.bench.step_cost import step_cost
+from tools.bench.machine import machine, write
+from tools.bench.pairs import Block, Row, block, filled, line, paired, table
+from tools.bench.step_cost import decode_step, step_cost
 from tools.bench.toggle import detached
 from wstrace.recorder.hooks.manager import hook_manager
 from wstrace.recorder.settings import Settings

@@ -29,7 +29,8 @@ from typing import Any, Final
 
 from tools import ROOT
 from tools.bench import twice
-from tools.bench.overhead import filled, machine, write
+from tools.bench.machine import machine, write
+from tools.bench.pairs import filled
 from wstrace.recorder.hooks.manager import hook_manager
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live

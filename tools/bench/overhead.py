@@ -2,158 +2,55 @@
 
     scripts/bench overhead [--pairs 200] [--calls 100] [--write]
 
-Needs vLLM, no GPU: the
-tensors are on the CPU. A pair is a block of calls with the hooks and a block without, in
-alternating order, so that a throttled machine slows both, and times are CPU time of the
-thread, so that a busy one does not count. In the row `off/off` both sides run without the
-hooks: its ratio is the noise. Steps are timed one by one, after work that takes the
-processor's caches away (`tools.bench.step_cost`). --write puts the results into
-docs/overhead.md and README.md. All is measured twice: the column "again" has the second run's
-ratio, and the last sentence says where it is outside the first one's middle half. The same
-calls under a no-op sys.setprofile, cProfile and viztracer stand below, then those with the
-look-up in C (scripts/bench builds it where there is a compiler); the last line is all of it
-as JSON.
+Needs vLLM, no GPU: the tensors are on the CPU. Calls are timed in pairs (`tools.bench.pairs`);
+in the row `off/off` both sides run without the hooks: its ratio is the noise. Steps are timed
+one by one, after work that takes the processor's caches away (`tools.bench.step_cost`). --write
+puts the results into docs/overhead.md and README.md. All is measured twice: the column "again"
+has the second run's ratio, and the last sentence says where it is outside the first one's
+middle half. The same calls under a no-op sys.setprofile, cProfile and viztracer stand below,
+then those with the look-up in C (scripts/bench builds it where there is a compiler); the last
+line is all of it as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
-import gc
 import importlib
-import json
 import os
-import platform
 import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from tools import ROOT
-from tools.bench.step_cost import step_cost
+from tools.bench.machine import machine, write
+from tools.bench.pairs import Block, Row, agreed, block, filled, line, paired, table, twice
+from tools.bench.step_cost import decode_step, step_cost
 from tools.bench.toggle import detached
-from tools.docs.page import between
 from wstrace.recorder.hooks.manager import hook_manager
 from wstrace.recorder.hooks.native import wrap_seen
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
 from wstrace.recorder.wrapping import original_of
 
-BEGIN, END = "<!-- made by scripts/bench overhead -->", "<!-- end -->"
+BEGIN = "<!-- made by scripts/bench overhead -->"
 BEGIN_PEERS = "<!-- peers, made by scripts/bench overhead -->"
 DEBUG = "VLLM_DEBUG_WORKSPACE=1"  # vLLM 0.32.0 reads it at each growth, lock and unlock
 BEGIN_C = "<!-- in C, made by scripts/bench overhead -->"
 BEGIN_STEPS = "<!-- steps, made by scripts/bench overhead -->"
-WARM_CALLS = 20
 C_ROUNDS = 3  # for each pair elsewhere: what is measured is small
 ADDED_US, ADDED_SHARE, LESS = 0.7, 0.08, 20
 STEP_US, HALF = 20, 0.5
 TIMES_LESS = ("cProfile", "viztracer")
-Block = Callable[[int], float]
 Switch = Callable[[], object]
-Off = Callable[[], AbstractContextManager[None]]
-
-
-@dataclass(frozen=True)
-class Row:
-    """Microseconds a call: without the hooks, and the difference and ratio of each pair."""
-
-    name: str
-    off: Sequence[float]
-    on: Sequence[float]
-    again: Row | None = None
-
-    @property
-    def ratios(self) -> list[float]:
-        return [on / off for on, off in zip(self.on, self.off, strict=True)]
-
-    @property
-    def added(self) -> list[float]:
-        return [on - off for on, off in zip(self.on, self.off, strict=True)]
-
-    @property
-    def within(self) -> bool:
-        """Whether the second run's ratio lies in the middle half of the first one's."""
-        low, _, high = quantiles(self.ratios, n=4)
-        return self.again is None or low <= median(self.again.ratios) <= high
-
-    def cells(self) -> list[str]:
-        low, _, high = quantiles(self.ratios, n=4)
-        return [
-            self.name,
-            f"{median(self.off):.2f}",
-            f"{median(self.on):.2f}",
-            f"{median(self.added):+.2f}",
-            f"{median(self.ratios):.3f}",
-            f"{low:.3f} to {high:.3f}",
-            *([] if self.again is None else [f"{median(self.again.ratios):.3f}"]),
-        ]
-
-
-def twice(first: Sequence[Row], second: Sequence[Row]) -> list[Row]:
-    """The rows of a run, each with its row of the second one."""
-    return [replace(row, again=again) for row, again in zip(first, second, strict=True)]
-
-
-def agreed(names: Sequence[str], outside: Sequence[str]) -> str:
-    """Where a second run, right after the first, gave other medians than the first's spread."""
-    if not outside:
-        return f" A second run's medians are within the first's middle half, all {len(names)}."
-    return (
-        f" Of {len(names)} medians of a second run these are outside the first's middle half: "
-        f"{', '.join(outside)}."
-    )
-
-
-def agreement(rows: Sequence[Row]) -> str:
-    """`agreed` for rows."""
-    return agreed([row.name for row in rows], [row.name for row in rows if not row.within])
-
-
-def block(manager: Any, specs: Sequence[Any]) -> Block:
-    """Microseconds a call over `calls` calls of the same request."""
-
-    def run(calls: int) -> float:
-        ask = manager.get_simultaneous
-        for _ in range(WARM_CALLS):
-            ask(*specs)
-        start = time.thread_time_ns()
-        for _ in range(calls):
-            ask(*specs)
-        return (time.thread_time_ns() - start) / calls / 1000
-
-    return run
-
-
-def paired(
-    off: Off,
-    name: str,
-    run: Block,
-    pairs: int,
-    calls: int,
-    *,
-    on: Off = nullcontext,
-    control: bool = False,
-) -> Row:
-    """`off()` takes away what is measured, `on()` brings it; `control`: off on both sides."""
-    found: dict[bool, list[float]] = {False: [], True: []}
-    gc.collect()
-    gc.disable()
-    for number in range(pairs):
-        for hooked in (False, True) if number % 2 else (True, False):
-            with on() if hooked and not control else off():
-                found[hooked].append(run(calls))
-    gc.enable()
-    return Row(name, found[False], found[True])
 
 
 def peers(live: Live, run: Block, pairs: int, calls: int) -> list[Row]:
@@ -200,21 +97,6 @@ def beside(live: Live, start: Switch, stop: Switch) -> Iterator[None]:
             stop()
 
 
-def line(rows: Sequence[Row], pairs: int, calls: int, bench: str = "overhead") -> str:
-    """The medians as one line of JSON, microseconds a call."""
-    found = {
-        row.name: {
-            "without_us": round(median(row.off), 3),
-            "added_us": round(median(row.added), 3),
-            "ratio": round(median(row.ratios), 4),
-            **({} if row.again is None else {"again": round(median(row.again.ratios), 4)}),
-        }
-        for row in rows
-    }
-    facts = {"bench": bench, "pairs": pairs, "calls": calls, "machine": machine()}
-    return json.dumps(facts | {"rows": found})
-
-
 def novel(manager: Any, sizes: range) -> list[float]:
     """Milliseconds of each first request of a size: shapes, stack, formula, one write."""
     import torch
@@ -228,17 +110,6 @@ def novel(manager: Any, sizes: range) -> list[float]:
         ask(size)
         found.append((time.thread_time_ns() - start) / 1e6)
     return found
-
-
-def filled(module: Any, num_ubatches: int) -> Any:
-    """A manager of CPU tensors whose arena has room for every request here."""
-    import torch
-
-    if not torch.accelerator.is_available():
-        torch.accelerator.empty_cache = lambda: None  # a growth calls it; it raises without one
-    manager = module.WorkspaceManager(torch.device("cpu"), num_ubatches=num_ubatches)
-    manager.get_simultaneous(((1 << 20,), torch.uint8))
-    return manager
 
 
 def measure(
@@ -257,19 +128,6 @@ def measure(
     rows.append(paired(off, "2 buffers, 2 slots", block(two, [spec] * 2), pairs, calls))
     run = block(two, [spec] * 2)
     return [*rows, paired(off, "2 buffers, off/off", run, pairs, calls, control=True)], firsts
-
-
-def decode_step(requests: int) -> Any:
-    """vLLM's own SchedulerOutput of a decode step."""
-    from vllm.v1.core.sched.output import SchedulerOutput
-
-    output: Any = SchedulerOutput.make_empty()
-    ids = [f"cmpl-{number:032x}-0" for number in range(requests)]
-    output.num_scheduled_tokens = dict.fromkeys(ids, 1)
-    output.total_num_scheduled_tokens = requests
-    cached = output.scheduled_cached_reqs
-    cached.req_ids, cached.num_computed_tokens = ids, [1000 + n for n in range(requests)]
-    return output
 
 
 def step_table(pairs: int) -> str:
@@ -366,45 +224,11 @@ def _met(good: bool) -> str:
     return "met" if good else "missed"
 
 
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{named[0]}, {len(named)} cores" if named else platform.machine()
-
-
 def first_requests(firsts: Sequence[float], again: Sequence[float]) -> str:
     return (
         f" First request of a new size: median {median(firsts):.2f} ms, nine of ten under "
         f"{quantiles(firsts, n=10)[-1]:.2f} ms ({len(firsts)} sizes; again {median(again):.2f} "
         "ms)."
-    )
-
-
-def table(rows: Sequence[Row], pairs: int, calls: int, more: str = "") -> str:
-    head = ["request", "without, us", "with, us", "added, us", "ratio", "middle half"]
-    if rows[0].again is not None:
-        head.append("again")
-        more += agreement(rows)
-    lines = [head, ["---"] * len(head), *(row.cells() for row in rows)]
-    return "\n".join(
-        [
-            *("| " + " | ".join(cells) + " |" for cells in lines),
-            "",
-            f"{pairs} pairs of {calls} calls; CPU time, medians.{more}",
-            "",
-            machine(),
-        ]
-    )
-
-
-def machine() -> str:
-    return (
-        f"vLLM {version('vllm')}, PyTorch {version('torch')}, "
-        f"Python {platform.python_version()}, {cpu_name()}, load average "
-        f"{os.getloadavg()[0]:.1f}."
     )
 
 
@@ -420,11 +244,6 @@ def sentence(rows: Sequence[Row], firsts: Sequence[float], steps: str) -> str:
         f"size costs {median(firsts):.2f} ms, once. The hooks of a step add {min(added)} to "
         f"{max(added)} us."
     )
-
-
-def write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
-    """Put `text` between the page's two marks."""
-    page.write_text(between(page.read_text(), begin, end, text))
 
 
 def main() -> None:
@@ -453,7 +272,7 @@ def main() -> None:
     if options.write:
         for begin, text in blocks.items():
             write(ROOT / "docs" / "overhead.md", f"\n{text}\n", begin)
-        write(ROOT / "README.md", f"\n{sentence(rows, firsts, steps)}\n")
+        write(ROOT / "README.md", f"\n{sentence(rows, firsts, steps)}\n", BEGIN)
 
 
 def seen_and_beside(

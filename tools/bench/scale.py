@@ -28,7 +28,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from tools import ROOT
-from tools.bench.overhead import machine, write
+from tools.bench.machine import machine, write
 from tools.bench.scale_traces import Shape
 
 BEGIN: Final = "<!-- made by scripts/bench scale -->"

@@ -21,7 +21,7 @@ from statistics import median
 
 from tools import ROOT
 from tools.bench import twice
-from tools.bench.overhead import machine, write
+from tools.bench.machine import machine, write
 from wstrace.server_process import cpu_ticks
 from wstrace.testbed.engine import Server
 from wstrace.testbed.model import build_model

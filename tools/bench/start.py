@@ -22,7 +22,7 @@ from statistics import median
 from typing import Final
 
 from tools import ROOT
-from tools.bench.overhead import machine, write
+from tools.bench.machine import machine, write
 
 BEGIN, END = "<!-- made by scripts/bench start -->", "<!-- end of bench start -->"
 HELP_MS: Final = 200.0

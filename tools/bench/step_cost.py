@@ -74,3 +74,16 @@ class _OtherWork:
     def run(self) -> None:
         self._memory = bytearray(self._memory)
         json.loads(self._text)
+
+
+def decode_step(requests: int) -> Any:
+    """vLLM's own SchedulerOutput of a decode step."""
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    output: Any = SchedulerOutput.make_empty()
+    ids = [f"cmpl-{number:032x}-0" for number in range(requests)]
+    output.num_scheduled_tokens = dict.fromkeys(ids, 1)
+    output.total_num_scheduled_tokens = requests
+    cached = output.scheduled_cached_reqs
+    cached.req_ids, cached.num_computed_tokens = ids, [1000 + n for n in range(requests)]
+    return output

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 
 from tools import ROOT
-from tools.bench.overhead import machine, write
+from tools.bench.machine import machine, write
 
 LIMIT_S, LIMIT_MB, WHOLE_MB = 40.0, 200.0, 1024
 BEGIN, END = "<!-- made by scripts/bench triage -->", "<!-- end of triage -->"

@@ -21,7 +21,8 @@ from textwrap import fill
 from types import ModuleType
 
 from tools import ROOT
-from tools.bench.overhead import Block, Row, block, filled, paired, table, write
+from tools.bench.machine import write
+from tools.bench.pairs import Block, Row, block, filled, paired, table
 from wstrace.recorder.hooks.manager import hook_manager
 from wstrace.recorder.settings import Settings
 from wstrace.recorder.state.process import Live
