@@ -219,10 +219,10 @@ def _records(plan: Plan, rank: int) -> list[Record]:
         lock,
     ]
     warm += [PhaseChange(phase="post-lock-warmup"), PhaseChange(phase="serving")]
-    return [*warm, *_serving(plan, rank, size)]
+    return [*warm, *_serving(plan, size)]
 
 
-def _serving(plan: Plan, rank: int, arena: int) -> list[Record]:
+def _serving(plan: Plan, arena: int) -> list[Record]:
     end: list[Record] = [_counts(), End(steps=12)]
     asked = continued(512)
     match plan.fault:

@@ -88,7 +88,7 @@ def predict(read: Reading, deployment: Deployment) -> Prediction:
     sites = {(s.at, s.enclosing): s for s in read.audit().sites}
     held: list[tuple[int, int, str]] = []
     unknown: list[str] = []
-    serving: list[tuple[AuditedSite, Placed, Loaded, Needed]] = []
+    serving: list[tuple[AuditedSite, Loaded, Needed]] = []
     for placed in read.placed:
         site = sites.get((at_of(placed.site), placed.site.enclosing))
         if site is None or placed.site.persistent or not placed.ways:
@@ -98,7 +98,7 @@ def predict(read: Reading, deployment: Deployment) -> Prediction:
         rules = matches(site.file, site.enclosing, read.version or None)
         loaded = _of_the_model(loaded, needed, rules)
         if site.role in SERVING:
-            serving.append((site, placed, loaded, needed))
+            serving.append((site, loaded, needed))
         profiled = site.role == "reservation" or site.match == "self"
         captured = site.role == "serving" and captured_by_graphs(site, deployment)
         if loaded.loads != "yes" or not (profiled or captured) or not passes(placed, loading):
@@ -148,7 +148,6 @@ def passes(placed: Placed, loading: Loading) -> bool:
 
 def _predicted(
     site: AuditedSite,
-    placed: Placed,
     loaded: Loaded,
     needed: Needed,
     arena: tuple[int, int],

@@ -135,7 +135,7 @@ def _same(one: FunctionRef, other: FunctionRef) -> bool:
 def _made_for(read: Reading, site: AuditedSite, placed: Placed) -> Addition | tuple[Edit, str]:
     """The first place that fits."""
     found = (
-        _wider_gate(read, site, placed)
+        _wider_gate(read, site)
         or _in_constructor(read, site, placed)
         or _in_builder(read, site, placed)
     )
@@ -169,7 +169,7 @@ def _chosen(read: Reading, wanted: Sequence[str]) -> list[tuple[AuditedSite, Pla
     return [(site, places[at]) for at, site in chosen.items()]
 
 
-def _wider_gate(read: Reading, site: AuditedSite, placed: Placed) -> tuple[Edit, str] | None:
+def _wider_gate(read: Reading, site: AuditedSite) -> tuple[Edit, str] | None:
     """The reservation is there: let it be made with prefix caching too."""
     if CHUNKED not in site.condition or CACHED in site.condition:
         return None
@@ -320,7 +320,7 @@ def _at_the_end(read: Reading, init: FunctionRef, blocks: Sequence[Addition]) ->
             "if reserve:",
         ]
         body += [f"    {line}" for block in behind for line in block.lines]
-    return _appended(read, init, body)
+    return _appended(init, body)
 
 
 def _assigned(name: str, expression: str) -> list[str]:
@@ -392,7 +392,7 @@ def _number(name: str) -> str:
     return known
 
 
-def _appended(read: Reading, init: FunctionRef, body: Sequence[str]) -> Edit:
+def _appended(init: FunctionRef, body: Sequence[str]) -> Edit:
     """The body's lines after the last statement of a constructor."""
     assert not isinstance(init.node, ast.Lambda)
     last = init.node.body[-1]

@@ -41,7 +41,7 @@ def apply_reserve(live: Live) -> None:
     if not live.manager.reserve_is_new(mark):
         return
     config, wanted, why = _wanted(live, path, limits)
-    room = _smallest_room(live, wanted if not why else [])
+    room = _smallest_room(live)
     why = why or _too_much(live, wanted, room)
     if why:
         _refuse(live, path, why)
@@ -83,7 +83,7 @@ def _too_much(live: Live, wanted: Sequence[SlotBytes], room: int | None) -> str:
     return ""
 
 
-def _smallest_room(live: Live, wanted: Sequence[SlotBytes]) -> int | None:
+def _smallest_room(live: Live) -> int | None:
     """Free device bytes, the minimum over the ranks of this engine."""
     free = free_memory(live.worker.current)
     own = free[0] if free else None

@@ -117,7 +117,7 @@ class Callees:
             raise Stop(where, f"calls nested more than {MAX_INLINED} deep")
         inner = self.ev.world.enter(target, where)
         first = [owner] if owner is not None else []
-        arguments = self.arguments(inner.source, first, node, scope, inner)
+        arguments = self.arguments(inner.source, first, node, scope)
         inner = replace(inner, arguments=arguments, depth=scope.depth + 1)
         try:
             return self.returned(inner, inner.source.body, where)
@@ -130,7 +130,6 @@ class Callees:
         first: Sequence[Value],
         node: ast.Call,
         scope: Scope,
-        inner: Scope,
     ) -> dict[str, Callable[[], Value]]:
         """Parameter name -> its value at the call, made when asked for."""
         where = scope.where(node)
@@ -153,12 +152,10 @@ class Callees:
             if keyword.arg is None:
                 raise Stop(where, "a call with ** arguments")
             found[keyword.arg] = lambda k=keyword: self.ev.value(k.value, scope)  # type: ignore[misc]
-        self.defaults(source, found, inner)
+        self.defaults(source, found)
         return found
 
-    def defaults(
-        self, source: FunctionSource, found: dict[str, Callable[[], Value]], inner: Scope
-    ) -> None:
+    def defaults(self, source: FunctionSource, found: dict[str, Callable[[], Value]]) -> None:
         declared = source.node.args
         positional = [*declared.posonlyargs, *declared.args]
         pairs = list(

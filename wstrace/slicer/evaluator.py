@@ -73,9 +73,8 @@ class Evaluator:
         first: Sequence[Value],
         node: ast.Call,
         scope: Scope,
-        inner: Scope,
     ) -> dict[str, Callable[[], Value]]:
-        return self.callees.arguments(source, first, node, scope, inner)
+        return self.callees.arguments(source, first, node, scope)
 
     def returned(self, scope: Scope, block: Block, where: str) -> Value:
         return self.callees.returned(scope, block, where)

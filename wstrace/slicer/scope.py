@@ -135,7 +135,6 @@ class Evaluation(Protocol):
         first: Sequence[Value],
         node: ast.Call,
         scope: Scope,
-        inner: Scope,
     ) -> dict[str, Callable[[], Value]]:
         """What the call `node` gives to the parameters of `source`, after those in `first`: the
         object that a method is called on, and what a partial holds."""

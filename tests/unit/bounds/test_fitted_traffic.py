@@ -127,7 +127,7 @@ def _session(random: Random, server: Server, arrivals: int) -> list[list[Schedul
     return steps
 
 
-def _later(random: Random, server: Server) -> list[list[ScheduledRequest]]:
+def _later(server: Server) -> list[list[ScheduledRequest]]:
     """Steps at the corners of the limits."""
     decode = ScheduledRequest(scheduled=1, computed=server.length - 1)
     decodes = [decode] * min(server.seqs, server.budget)
@@ -175,7 +175,7 @@ def _trial(random: Random, kind: str) -> tuple[str, float]:
         request = _request(index, step, hidden(server, _totals(step)))
         if request is not None:
             found.setdefault(request.bytes, request)  # the recorder writes a size once
-    later = [hidden(server, _totals(step)) for step in _later(random, server)]
+    later = [hidden(server, _totals(step)) for step in _later(server)]
     most = max(
         (request.bytes for i, s in enumerate(later) if (request := _request(i, [], s))),
         default=0,

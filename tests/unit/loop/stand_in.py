@@ -96,7 +96,7 @@ class Engine:
         self._phase("load")
         self._phase("profile")
         if self.settings.reserve:
-            self._reserve(Path(self.settings.reserve), limits)
+            self._reserve(Path(self.settings.reserve))
         self.write(
             Memory(available_kv_bytes=1 << 28, block_size=16, bytes_per_block=BLOCK_BYTES)
         )
@@ -122,7 +122,7 @@ class Engine:
     def _phase(self, phase: Phase) -> None:
         self.write(PhaseChange(phase=phase))
 
-    def _reserve(self, path: Path, limits: dict[str, Any]) -> None:
+    def _reserve(self, path: Path) -> None:
         loaded = reserve_config.load_reserve(path)
         if "refuses" in WORDS:
             self.write(ReserveEvent(event="refused", why="2.00 MiB are not free"))

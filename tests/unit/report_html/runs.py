@@ -170,9 +170,7 @@ def growth(
     return Growth(**{**values, **more})  # type: ignore[arg-type]
 
 
-def continuation(
-    computed: int, step: int, arena: int, *, rank: int = 0, locked: bool = True
-) -> Request:
+def continuation(computed: int, step: int, arena: int, *, locked: bool = True) -> Request:
     """A later chunk of a long prompt: `computed` tokens are cached."""
     leaves = [
         Leaf(name="cached_len", kind="driver", value=computed, role="num_computed_tokens"),

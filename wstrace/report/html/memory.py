@@ -55,7 +55,7 @@ def memory_view(workers: Sequence[Worker], reserve: ReserveConfig | None) -> Mem
 
 def _parts(worker: Worker, kv: int, reserve: ReserveConfig | None) -> tuple[Part, ...]:
     parts = [Part("KV cache", "kv", kv, None if reserve is None else _kv_after(kv, reserve))]
-    parts += _arenas(worker, _reserved(worker, reserve))
+    parts += _arenas(worker, _reserved(reserve))
     if weights := worker.memory.weights_bytes:
         parts.insert(
             0, Part("weights", "weights", weights, None if reserve is None else weights)
@@ -90,7 +90,7 @@ def _counted(worker: Worker, slot: Slot) -> int:
     return sizes[-1] if sizes else 0
 
 
-def _reserved(worker: Worker, reserve: ReserveConfig | None) -> int | None:
+def _reserved(reserve: ReserveConfig | None) -> int | None:
     return None if reserve is None else sum(slot.bytes for slot in reserve.slots)
 
 

@@ -176,9 +176,7 @@ class Callers:
         first = [owner, *before] if owner is not None else before
         if name in named and name not in {k.arg for k in above.call.keywords}:
             return named[name]
-        arguments = self.evaluator.arguments(
-            scope.source, first, above.call, above.scope, scope
-        )
+        arguments = self.evaluator.arguments(scope.source, first, above.call, above.scope)
         if name not in arguments:
             raise Stop(where, f"the call in {above.scope.source.qualname} gives no {name}")
         return arguments[name]()

@@ -191,7 +191,7 @@ class Parameters:
         method = self.owner_class(scope.source, state.module)
         if method is not None and isinstance(place.call.func, ast.Attribute):
             first = [Obj(Instance(method), ("self", method), "self", "fixed")]
-        given = self.evaluator.arguments(scope.source, first, place.call, caller, scope)
+        given = self.evaluator.arguments(scope.source, first, place.call, caller)
         return replace(scope, arguments=given)
 
     def passed(
@@ -203,7 +203,7 @@ class Parameters:
         method = self.owner_class(scope.source, state.module)
         if method is not None and isinstance(place.call.func, ast.Attribute):
             first = [Obj(None, ("self", method), "self")]
-        arguments = self.evaluator.arguments(scope.source, first, place.call, caller, scope)
+        arguments = self.evaluator.arguments(scope.source, first, place.call, caller)
         if name not in arguments:
             raise Stop(where, f"the call in {place.source.qualname} gives no {name}")
         return arguments[name]()

@@ -50,7 +50,7 @@ def findings(
     late = [*_late_growths(text)]
     faulty = [fault for fault in text.faults if not refused]
     moved = [*_moved(text, settings, faulty, late)]
-    starved = [*_starved(text, settings, given, faulty, late)]
+    starved = [*_starved(text, settings, faulty, late)]
     grown = [*_grown(text, settings, given, late)] if not moved and not starved else []
     return _once([*found, *moved, *starved, *grown])
 
@@ -169,7 +169,6 @@ def _may_move(text: Text, settings: Settings, fault: Fault) -> str | None:
 def _starved(
     text: Text,
     settings: Settings,
-    given: Given,
     faults: Sequence[Fault],
     late: Sequence[tuple[Resize, str]],
 ) -> Iterator[Finding]:
