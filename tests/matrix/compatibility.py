@@ -44,8 +44,9 @@ PyTorch's CUDAGraph, whose hooks set the capturing flag. `torch.accelerator.empt
 raises without an accelerator, does nothing in the test process. Micro-batch threads are real,
 by vLLM's own contexts; their streams and GPU events are not. Copies of the newest release with
 a method renamed, an argument added or a class moved are run too (tests/matrix/futures.py):
-serving goes on, and the trace, the gate and doctor name the hook. Ray, micro-batches on a GPU
-and multi-node runs are not covered here.
+serving goes on, and the trace, the gate and doctor name the hook. Of Ray only a step of
+the older executor is covered here (tests/matrix/test_ray.py); micro-batches on a GPU and
+multi-node runs are not.
 
 KV sizing: `memory_profiling`, `MemorySnapshot`, `determine_available_memory` and V1's
 `profile_cudagraph_memory` are real, torch's memory functions a counter that the test sets.
@@ -161,8 +162,10 @@ def _cells(line: str) -> list[str]:
 
 
 def _hook_row(known: Known) -> str:
-    since = f"{known.since} on" if known.since else "all"
-    cells = [known.why, f"`({known.signature})`", since]
+    span = f"{known.since} on" if known.since else "all"
+    if known.until:
+        span = f"up to {known.until}"
+    cells = [known.why, f"`({known.signature})`", span]
     return _row(f"`{known.label}`", cells)
 
 

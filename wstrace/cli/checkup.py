@@ -97,7 +97,7 @@ def _hooks() -> Iterator[Check]:
     """One line a place whose hooks all fit, one line a hook that would stand down."""
     from wstrace.cli import fit
 
-    for place in fit.PLACES:
+    for place in fit.places():
         wrong = fit.misfits(place)
         yield from (_misfit(found) for found in wrong)
         if not wrong:

@@ -23,7 +23,8 @@ Hooks = tuple[methods.Known, ...]
 class Place:
     """A class (or, with no `owner`, a module) and what is wrapped there.
 
-    `must` tells that nothing is recorded without it, `since` the first vLLM that has it.
+    `must` tells that nothing is recorded without it, `since` the first vLLM that has it,
+    `seldom` that it need not be there (`places`).
     """
 
     module: str
@@ -31,6 +32,7 @@ class Place:
     hooks: Hooks
     must: bool = False
     since: str = ""
+    seldom: bool = False
 
     @property
     def name(self) -> str:
@@ -54,9 +56,24 @@ PLACES: Final = (
     Place("vllm.v1.worker.gpu_worker", "Worker", methods.WORKER),
     Place("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", methods.RUNNER),
     Place("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", methods.RUNNER),
+    # No such class without Ray, and none from 0.33 on.
+    Place("vllm.v1.executor.ray_utils", "RayWorkerWrapper", (methods.RAY_STEP,), seldom=True),
     Place("torch.cuda", "CUDAGraph", methods.GRAPH),
     Place(SCRATCH_MODULE, "MoEPermuteScratch", (methods.SCRATCH,), since="0.32"),
 )
+
+
+def places() -> Iterator[Place]:
+    """Where to look: what is seldom there only where it is."""
+    return (place for place in PLACES if not place.seldom or _is_there(place))
+
+
+def _is_there(place: Place) -> bool:
+    try:
+        module = importlib.import_module(place.module)
+    except Exception:  # with that the engine would do without it
+        return False
+    return isinstance(getattr(module, place.owner, None), type)
 
 
 def misfits(place: Place) -> list[Fit]:

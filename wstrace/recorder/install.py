@@ -21,7 +21,13 @@ from wstrace.recorder.hooks.manager import hook_manager
 from wstrace.recorder.hooks.nearness import look_at_step
 from wstrace.recorder.hooks.persistent import wrap_permute_scratch
 from wstrace.recorder.hooks.production import announce, tell_misspelt
-from wstrace.recorder.hooks.worker import Maker, Method, runner_makers, worker_makers
+from wstrace.recorder.hooks.worker import (
+    Maker,
+    Method,
+    ray_step,
+    runner_makers,
+    worker_makers,
+)
 from wstrace.recorder.imports import when_imported
 from wstrace.recorder.settings import Settings, read_settings
 from wstrace.recorder.state.process import Live
@@ -171,6 +177,8 @@ def _before_init_device(live: Live, wrapper: Any) -> None:
     for known in methods.WORKER:
         if live.settings.sees_steps or known.name not in methods.STEPS:
             live.hooks.wrap(type(worker), known, makers[known.name])
+    if live.settings.sees_steps and hasattr(type(wrapper), methods.RAY_STEP.name):
+        live.hooks.wrap(type(wrapper), methods.RAY_STEP, ray_step(live))
 
 
 def _read_limits(live: Live, worker: Any) -> None:

@@ -20,9 +20,10 @@ class Known:
     """One method that is wrapped.
 
     `parameters` are the names that the hook relies on, from the first on: the rest is passed
-    through, except where `exact` is set. `since` is the first vLLM that has it, "" for all.
-    `phase` is the phase that a worker is in while it runs. `reserve`: a reserve is applied at
-    its start, `again` only where nothing has applied one to this manager.
+    through, except where `exact` is set. `since` is the first vLLM that has it, "" for all;
+    `until` the last, "" for the newest. `phase` is the phase that a worker is in while it runs.
+    `reserve`: a reserve is applied at its start, `again` only where nothing has applied one to
+    this manager.
     """
 
     owner: str
@@ -31,6 +32,7 @@ class Known:
     parameters: tuple[str, ...] = ("self",)
     exact: bool = False
     since: str = ""
+    until: str = ""
     phase: Phase | None = None
     reserve: Literal["", "first", "again"] = ""
 
@@ -139,6 +141,15 @@ RUNNER: Final = (
     _phase("GPUModelRunner", "capture_model", "capture"),
     Known("GPUModelRunner", "_dummy_run", "dummy steps"),
 )
+# vLLM 0.13.0 to 0.32.0: v1/executor/ray_utils.py. The older Ray executor's compiled graph calls
+# it, and it the model runner's execute_model and sample_tokens: the worker's are passed by.
+RAY_STEP: Final = Known(
+    "RayWorkerWrapper",
+    "execute_model_ray",
+    "steps of the older Ray executor",
+    ("self", "execute_model_input"),
+    until="0.32",
+)
 # PyTorch 2.13: methods of torch.cuda.CUDAGraph.
 GRAPH: Final = (
     Known("CUDAGraph", "capture_begin", "requests while capturing"),
@@ -164,7 +175,7 @@ SCRATCH: Final = Known(
 )
 # vLLM 0.13.0 to 0.33.0: every worker is made through it, on all platforms.
 DOOR: Final = Known("WorkerWrapperBase", "init_device", "the door: finds all others")
-HOOKS: Final = (DOOR, *MANAGER, VIEWS, *MODULE, *WORKER, *RUNNER, *GRAPH, SCRATCH)
+HOOKS: Final = (DOOR, *MANAGER, VIEWS, *MODULE, *WORKER, *RUNNER, RAY_STEP, *GRAPH, SCRATCH)
 PHASES: Final[dict[str, Phase]] = {k.name: k.phase for k in HOOKS if k.phase is not None}
 """The phase that a worker is in while a method runs."""
 SHOWN_BY: Final[dict[str, Phase]] = {

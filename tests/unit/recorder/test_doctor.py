@@ -201,6 +201,16 @@ def test_without_vllm_there_is_one_line_about_it(
     assert "cannot be imported" not in text
 
 
+def test_a_vllm_without_the_older_ray_executor_has_no_line_about_it(
+    vllm: Vllm, doctor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["vllm.v1.executor.ray_utils"]
+    assert "RayWorkerWrapper: the method is as known" in doctor()[1]
+    monkeypatch.setattr(module, "RayWorkerWrapper", None)  # as without Ray
+    code, text = doctor()
+    assert (code, "RayWorkerWrapper" in text) == (0, False)
+
+
 def test_a_source_tree_on_the_path_is_a_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkup, "installed_vllm", lambda: None)
     monkeypatch.setattr(checkup, "find_spec", lambda name: object())

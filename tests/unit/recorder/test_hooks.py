@@ -6,11 +6,12 @@ import functools
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from wstrace import recorder
 from wstrace.findings.analysed_run import load_run
 from wstrace.recorder.install import (
     WORKER_MODULE,
@@ -149,13 +150,10 @@ def test_a_wrapper_around_ours_stays(hooks: Hooks) -> None:
 
 
 def test_every_hook_of_the_table_has_its_wrapper() -> None:
-    text = "".join(
-        path.read_text()
-        for path in Path(methods.__file__).parent.glob("*.py")
-        if path.stem != "table"
-    )
+    text = "".join(path.read_text() for path in Path(recorder.__file__).parent.rglob("*.py"))
     for known in methods.HOOKS:
-        assert re.search(rf"def {known.name}\(|\"{known.name}\"", text), known.label
+        made = known.phase is not None or known is methods.RAY_STEP
+        assert made or re.search(rf"def {known.name}\(|\"{known.name}\"", text), known.label
 
 
 def _door_module(monkeypatch: pytest.MonkeyPatch, door: type | None) -> None:
@@ -275,6 +273,68 @@ def test_the_door_of_an_actors_class_is_found_and_passed_once(
     assert passed == doors
     assert [door.init_device() for door in doors] == ["started"] * 3
     assert passed == doors
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_a_step_of_the_older_ray_executor_counts_once_and_is_let_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, records: bool
+) -> None:
+    """Its workers call the runner's methods; the worker's own are for every other executor."""
+
+    class Worker:
+        rank, vllm_config = 0, None
+
+        def execute_model(self, scheduler_output: Any) -> str:
+            return "worker's"
+
+    class WorkerWrapperBase:
+        worker = Worker()
+
+        def init_device(self) -> str:
+            return "started"
+
+    def execute_model_ray(self: Any, execute_model_input: Any) -> Any:
+        during.append(live.steps.output)
+        if execute_model_input[1] == "breaks":
+            raise KeyError("vLLM's")
+        return execute_model_input[1]
+
+    class Actor(WorkerWrapperBase):
+        init_device = _sent_by_ray(WorkerWrapperBase.init_device)
+
+    Actor.execute_model_ray = _sent_by_ray(execute_model_ray)  # type: ignore[attr-defined]
+    during: list[Any] = []
+    real, nothing = _planned(a=3, b=1), _planned()
+    _door_module(monkeypatch, WorkerWrapperBase)
+    try:
+        asked = Settings(str(tmp_path) if records else None, "run", guard=not records)
+        live, actor = install(asked), Actor()
+        actor.init_device()
+        step = actor.execute_model_ray  # type: ignore[attr-defined]
+        assert (step((real, "given")), step((nothing, "none", object()))) == ("given", "none")
+        with pytest.raises(KeyError):
+            step(execute_model_input=(real, "breaks"))
+        assert actor.worker.execute_model(real) == "worker's"
+        counted = (live.steps.index, live.steps.real, live.steps.max_tokens)
+        assert counted == ((4, 3, 4) if records else (0, 0, 0))
+        assert during == ([real, nothing, real] if records else [None] * 3)
+        assert live.steps.output is None
+        step((real, "given"))
+        assert (live.steps.output, live.steps.paused, live.steps.running) == (None, None, False)
+    finally:
+        uninstall()
+    assert actor.execute_model_ray((real, "given")) == "given"  # type: ignore[attr-defined]
+    assert live.steps.real == (4 if records else 0)
+
+
+def _planned(**tokens: int) -> Any:
+    """What the recorder reads of a SchedulerOutput with these new requests."""
+    return SimpleNamespace(
+        num_scheduled_tokens=tokens,
+        total_num_scheduled_tokens=sum(tokens.values()),
+        scheduled_new_reqs=[],
+        scheduled_cached_reqs=None,
+    )
 
 
 def test_a_wrapper_below_somebody_elses_is_not_wrapped_again(hooks: Hooks) -> None:

@@ -209,6 +209,24 @@ def _sample_tokens(live: Live) -> Maker:
     return make
 
 
+def ray_step(live: Live) -> Maker:
+    """A whole step, sampling too, of vLLM's older Ray executor.
+
+    Nothing of it may be kept: what Ray's channels handed over blocks the next read of theirs.
+    """
+
+    def begin(live: Live, args: Any, kwargs: Any) -> None:
+        handed = _argument("execute_model_input", args, kwargs)
+        live.steps.begin(handed[0], "warmup" in live.phases.active)
+
+    def end(live: Live, token: Any, error: BaseException | None) -> None:
+        live.steps.end()
+        if time.monotonic_ns() - live.counters.flushed_at >= COUNTS_EVERY_NS:
+            live.flush_counts()
+
+    return around(live, "step", begin, end)
+
+
 def _dummy(live: Live, kind: StepKind) -> Maker:
     """A step without a scheduler; one that another step makes belongs to that step."""
 
