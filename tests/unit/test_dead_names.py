@@ -1,9 +1,11 @@
-"""Every name at the top of a module is used by the program, or says who else uses it."""
+"""Every name at the top of a module, and every parameter, is used by the program, or says who
+else uses it."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache
@@ -25,6 +27,12 @@ READ_ELSEWHERE: Final = {
     "tools.gpu.conftest.pytest_*": "pytest",
     "tools.gpu.test_results.*": "pytest",
     "tools.gpu.extension.Extension": "vLLM, by --worker-extension-cls",
+}
+
+# A function's parameters that its body does not read, and who gives them.
+GIVEN_BY_OTHERS: Final = {
+    "find_spec": "importlib, by position",
+    "_continuation_prefill": "vLLM's method of this name has them",
 }
 
 
@@ -107,3 +115,55 @@ def test_no_name_is_there_for_nothing() -> None:
     assert [name for name, patterns in reasons.items() if not patterns] == []
     used = {pattern for patterns in reasons.values() for pattern in patterns}
     assert set(READ_ELSEWHERE) - used == set(), "a reason for nothing"
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions() -> Iterator[tuple[Path, Function]]:
+    for path in files("wstrace", "tools"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, Function):
+                yield path, node
+
+
+def read_as_values() -> set[str]:
+    """Names that stand without a call: such a function has the parameters of its table."""
+    found: set[str] = set()
+    for path in files("wstrace", "tools"):
+        nodes = list(ast.walk(tree(path)))
+        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        for node in nodes:
+            if isinstance(node, ast.Name | ast.Attribute) and id(node) not in called:
+                found.add(node.id if isinstance(node, ast.Name) else node.attr)
+    return found
+
+
+def does_something(function: Function) -> bool:
+    """Not a protocol's: more than its docstring."""
+    return any(not isinstance(getattr(s, "value", None), ast.Constant) for s in function.body)
+
+
+def idle_parameters(function: Function) -> list[str]:
+    body = [node for statement in function.body for node in ast.walk(statement)]
+    read = {node.id for node in body if isinstance(node, ast.Name)}
+    given = function.args
+    names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return [n for n in names if n not in read | {"self", "cls"} and not n.startswith("_")]
+
+
+def test_no_parameter_is_there_for_nothing() -> None:
+    """Of functions that are called by their one name; several of a name share a form."""
+    values = read_as_values()
+    several = Counter(function.name for _, function in functions())
+    idle = {
+        function.name: [f"{module_of(path)}.{function.name}: {name}" for name in names]
+        for path, function in functions()
+        if (names := idle_parameters(function))
+        and does_something(function)
+        and several[function.name] == 1
+        and function.name not in values
+        and not function.decorator_list
+    }
+    assert [told for name in idle.keys() - GIVEN_BY_OTHERS for told in idle[name]] == []
+    assert GIVEN_BY_OTHERS.keys() - idle == set(), "a reason for nothing"

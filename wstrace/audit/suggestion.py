@@ -124,7 +124,7 @@ def suggest(read: Reading, *wanted: str) -> Suggestion:
     constructors = {(b.init.module, b.init.node.lineno): b.init for b in blocks}
     for init in constructors.values():
         mine = list(dict.fromkeys(b for b in blocks if b.init == init and _same(b.init, init)))
-        edits.append(_at_the_end(read, init, mine))
+        edits.append(_at_the_end(init, mine))
     return Suggestion(_diffs(read, dict.fromkeys(edits)), "\n".join(dict.fromkeys(said)))
 
 
@@ -287,7 +287,7 @@ def _ways(asked: AskedSpecs, placed: Placed) -> list[list[tuple[SpecShape, ast.e
     return found
 
 
-def _at_the_end(read: Reading, init: FunctionRef, blocks: Sequence[Addition]) -> Edit:
+def _at_the_end(init: FunctionRef, blocks: Sequence[Addition]) -> Edit:
     """Blocks at the end of a constructor, those for computed tokens behind both gates."""
     every = [line for block in blocks for line in block.lines]
     used = sorted({f for f in _FUNCTIONS.values() if any(f"{f}(" in line for line in every)})

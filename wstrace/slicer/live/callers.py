@@ -123,7 +123,7 @@ class Callers:
             return self.objects.activation(held, key, name, where)
         if _is_instance(held):
             return self.held(frame, name, held)
-        query = objects.is_tensor(held) and self.is_query(frame, scope, name)
+        query = objects.is_tensor(held) and self.is_query(frame, name)
         try:
             found = self.lifted(scope, state, name, where)
         except Stop as stop:
@@ -149,7 +149,7 @@ class Callers:
         module = frame.f_globals.get("__name__", "")
         return isinstance(module, str) and binding.entry(module, frame.f_code.co_qualname, name)
 
-    def is_query(self, frame: types.FrameType, scope: Scope, name: str) -> bool:
+    def is_query(self, frame: types.FrameType, name: str) -> bool:
         """The query of an attention implementation: vLLM's interface says what it is."""
         if name not in binding.IMPL_ENTRIES.get(frame.f_code.co_name, ()):
             return False
