@@ -13,7 +13,8 @@ from typing import Any
 
 from tests.integration.engine import MISSING, engine_prefix
 from wstrace.findings.analysed_run import AnalysedRun, load_run
-from wstrace.trace.reader import ProcessTrace, load_trace
+from wstrace.trace.process_file import ProcessTrace
+from wstrace.trace.reader import load_trace
 from wstrace.trace.records import Record
 
 REPOSITORY = Path(__file__).parents[2]

@@ -21,7 +21,8 @@ from wstrace.errors import WstraceError
 from wstrace.file_names import RUN_FILE, kept_run_file
 from wstrace.files import write_whole
 from wstrace.safe_texts.redact import redact_argv
-from wstrace.trace.reader import RunFile, lost_tails, read_run, sizes_of
+from wstrace.trace.reader import lost_tails, sizes_of
+from wstrace.trace.run_file import RunFile, read_run
 from wstrace.versions import installed_vllm, package_version
 from wstrace.vllm.command_line import config_words
 

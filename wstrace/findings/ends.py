@@ -13,7 +13,8 @@ from typing import Final, get_args
 from wstrace.errors import one_line
 from wstrace.runs.lock_epochs import Seen
 from wstrace.runs.worker import Worker
-from wstrace.trace.reader import ProcessTrace, Trace
+from wstrace.trace.process_file import ProcessTrace
+from wstrace.trace.reader import Trace
 from wstrace.trace.records import Failure, Phase, PhaseChange
 from wstrace.trace.run_file import RunFile
 from wstrace.units import plural

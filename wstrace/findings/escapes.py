@@ -16,7 +16,7 @@ from wstrace.findings.codes import FORETOLD, OUTGROWN, Severity
 from wstrace.findings.finding import RESERVE_COMMAND, Finding
 from wstrace.runs.run import BoundOf
 from wstrace.runs.worker import Worker, WorkerSite
-from wstrace.trace.reader import ProcessTrace
+from wstrace.trace.process_file import ProcessTrace
 from wstrace.trace.records import Failure, Record, Request, Site, Slot
 from wstrace.units import human
 

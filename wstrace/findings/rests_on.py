@@ -15,7 +15,8 @@ from wstrace.errors import one_line
 from wstrace.findings import ends
 from wstrace.findings.ends import NO_CODE, NO_END, died_at, ended, start_died
 from wstrace.runs.worker import Worker, rank_label
-from wstrace.trace.reader import ProcessTrace, Trace
+from wstrace.trace.process_file import ProcessTrace
+from wstrace.trace.reader import Trace
 from wstrace.trace.records import End, Failure, Note, PhaseChange
 from wstrace.units import plural
 from wstrace.versions import release_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from wstrace.trace.reader import ProcessTrace
+from wstrace.trace.process_file import ProcessTrace
 from wstrace.trace.run_file import RunFile
 
 FAR: Final = 30 * 60 * 10**9

@@ -14,7 +14,7 @@ import msgspec
 
 from wstrace.errors import WstraceError, one_line
 from wstrace.file_names import TraceFileKind, named_run, trace_file_kind
-from wstrace.trace.reader import read_header
+from wstrace.trace.process_file import read_header
 from wstrace.trace.run_file import read_run
 from wstrace.triage.log_run import is_log
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.findings.ends import ended, failed
-from wstrace.trace.reader import Progress, RunFile, Trace, load_trace
+from wstrace.trace.reader import Progress, Trace, load_trace
+from wstrace.trace.run_file import RunFile
 from wstrace.triage.log_run import is_log, log_run
 
 

@@ -14,7 +14,7 @@ import msgspec
 from wstrace.runs.lock_epochs import AFTER_LOCK as AFTER_LOCK
 from wstrace.runs.lock_epochs import WORSE, LockEpochs, Outcome, Seen
 from wstrace.trace.collapsing import Repeats
-from wstrace.trace.reader import ProcessTrace
+from wstrace.trace.process_file import ProcessTrace
 from wstrace.trace.records import (
     Capture,
     Count,

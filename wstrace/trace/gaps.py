@@ -37,7 +37,7 @@ from wstrace.trace.records import (
 from wstrace.units import human
 
 if TYPE_CHECKING:
-    from wstrace.trace.reader import ProcessTrace
+    from wstrace.trace.process_file import ProcessTrace
 
 Asked = dict[tuple[int, Slot, str], int]
 """The largest request in bytes by site, slot and phase."""

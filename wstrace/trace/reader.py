@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from wstrace import __version__
 from wstrace.errors import WstraceError, one_line
 from wstrace.file_names import SUFFIX
-from wstrace.trace.cleaning import cleaned
-from wstrace.trace.collapsing import Collapsing, Repeats, RunLines
-from wstrace.trace.decoding import record_decoder
+from wstrace.trace.collapsing import RunLines
 from wstrace.trace.gaps import gaps
-from wstrace.trace.records import (
-    FORMAT,
-    AnyRecord,
-    Header,
-    Record,
-    Request,
-    WorkerInit,
+from wstrace.trace.process_file import (
+    ProcessTrace,
+    first_line_ends,
+    read_file,
+    read_header,
+    unreadable,
 )
-from wstrace.trace.run_file import RunFile as RunFile
-from wstrace.trace.run_file import find_run
-from wstrace.trace.run_file import read_run as read_run
-from wstrace.trace.shared_parts import UNDECODABLE as UNDECODABLE
-from wstrace.trace.shared_parts import SharedParts
-from wstrace.trace.totals import Totals
+from wstrace.trace.records import Header
+from wstrace.trace.run_file import RunFile, find_run
 from wstrace.trace.unread import (
     holds_nothing,
     is_special,
@@ -42,66 +30,9 @@ from wstrace.trace.unread import (
     torn_file,
 )
 
-_BUFFER = 1 << 20  # lines are kilobytes: with the usual 8 KB most are joined from pieces
-_decode = record_decoder()
 Progress = Callable[[int], None]
 COLLAPSED_FROM: Final = 64 << 20
 """Bytes of a run's files from which equal requests are kept once: it costs a look at each."""
-
-
-@dataclass
-class ProcessTrace:
-    """The records of one process's file, in order. `cut`: the last line was incomplete.
-
-    `sized`: run.json has the bytes that it had when its command ended. (Whether it has them
-    still is a doubt of the trace.) `collapsed`: of requests that differ in nothing but time and
-    step the first stands for all; `whole` has each.
-    """
-
-    path: Path
-    header: Header
-    records: list[Record] = field(default_factory=list)
-    cut: bool = False
-    unknown: int = 0
-    sized: bool = False
-    collapsed: bool = False
-    lines: int = 0
-    beyond: int = 0
-    repeats: dict[int, Repeats] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def totals(self) -> Totals:
-        """What is counted over all its records."""
-        return Totals(self.records)
-
-    def whole(self) -> ProcessTrace:
-        """The process with each request on its own: where they are collapsed its file is read
-        again, as far as it was. Raises WstraceError (exit 2) where it is gone."""
-        if not self.collapsed:
-            return self
-        process = read_file(self.path, most_lines=self.lines)
-        process.sized = self.sized
-        return process
-
-    @property
-    def lost(self) -> str:
-        """The recorder's last word, of records that are missing; empty where none are."""
-        return one_line(self.header.lost.strip())
-
-    @cached_property
-    def events(self) -> list[Record]:
-        """The records that are no requests, in order: few, where a file is large."""
-        return [record for record in self.records if type(record) is not Request]
-
-    @cached_property
-    def last_ns(self) -> int:
-        """The newest time of a record (the header's, without one), in its process's clock."""
-        return self.totals.newest if self.totals.records else self.header.ns
-
-    @property
-    def worker(self) -> WorkerInit | None:
-        """The worker record, if this process has a worker."""
-        return next((r for r in self.events if isinstance(r, WorkerInit)), None)
 
 
 @dataclass
@@ -175,7 +106,7 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
     with _uncollected():
         for file in files:
             try:
-                if is_special(file) or not _first_line_ends(file):
+                if is_special(file) or not first_line_ends(file):
                     doubts.append(no_plain_file(file) if is_special(file) else torn_file(file))
                     continue
                 process, told = _read(file, meta, collapse)
@@ -318,7 +249,7 @@ def _files(path: Path) -> list[Path]:
     try:
         return trace_files(path)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def trace_files(folder: Path) -> list[Path]:
@@ -331,17 +262,9 @@ def _headers(path: Path, files: list[Path]) -> tuple[list[tuple[Path, Header]], 
     """Headers of the files; in a folder, a file without a whole one becomes a doubt."""
     if path.is_file():
         return [(path, read_header(path))], []
-    whole = [file for file in files if _first_line_ends(file)]
+    whole = [file for file in files if first_line_ends(file)]
     torn = [torn_file(file) for file in files if file not in whole]
     return [(file, read_header(file)) for file in whole], torn
-
-
-def _first_line_ends(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.readline(1 << 22).endswith(b"\n")
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 def runs_in(path: Path) -> list[str]:
@@ -372,119 +295,3 @@ def _choose_run(
     return newest, [
         f"{len(distinct)} runs in this folder, read the newest ({newest}); --run ID"
     ]
-
-
-def _unreadable(path: Path, error: OSError) -> WstraceError:
-    return WstraceError(
-        f"Cannot read {path}: {error.strerror or error}.", "Check the path and its permissions."
-    )
-
-
-def read_header(path: Path) -> Header:
-    """The header of a trace file; WstraceError when the file is not one of ours."""
-    try:
-        with path.open("rb") as file:
-            first = file.readline(1 << 22)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if not first:
-        raise WstraceError(f"{path} is empty.", "Give a trace folder made by `wstrace run`.")
-    try:
-        header = _decode(first)
-    except UNDECODABLE as error:
-        raise _foreign(path) from error
-    if not isinstance(header, Header):
-        raise _foreign(path)
-    cleaned(header)
-    if header.format != FORMAT:
-        raise WstraceError(
-            f"{path} has trace format {header.format}, this wstrace reads {FORMAT}.",
-            _other_wstrace(header),
-        )
-    return header
-
-
-def _other_wstrace(header: Header) -> str:
-    """What reads a format that this wstrace does not; two builds may bear one version."""
-    if header.wstrace == __version__:
-        return f"It names wstrace {__version__}, as this one does: use the build that wrote it."
-    newer = ", or a newer one" if header.format > FORMAT else ""
-    return f"Use the wstrace that wrote it ({header.wstrace}){newer}."
-
-
-def _foreign(path: Path) -> WstraceError:
-    return WstraceError(
-        f"{path} is not a wstrace trace.", "Give a trace folder made by `wstrace run`."
-    )
-
-
-def read_file(
-    path: Path, *, collapse: RunLines | None = None, most_lines: int | None = None
-) -> ProcessTrace:
-    """All records of one file, or those of its first lines behind the header's.
-
-    `collapse`: requests that are alike are kept once; it has what the run's files share.
-    A cut last line is tolerated and said (`cut`); a broken line in the middle is an error;
-    records of a kind that this version does not know are counted, not lost silently.
-    """
-    process = ProcessTrace(path, read_header(path), collapsed=collapse is not None)
-    try:
-        with path.open("rb", buffering=_BUFFER) as file:
-            file.readline()
-            lines = islice(file, most_lines)
-            if collapse is None:
-                _keep(process, lines)
-            else:
-                _collapse(process, lines, collapse)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if any(type(record) is Header for record in process.events):
-        raise WstraceError(
-            f"{path} has another file's header in it.",
-            "The file was changed after it was written; use the original.",
-        )
-    return process
-
-
-def _keep(process: ProcessTrace, lines: Iterable[bytes]) -> None:
-    """Each record of the lines."""
-    record, append = SharedParts().record, process.records.append
-    for number, line in enumerate(lines, 2):
-        try:
-            append(record(line))
-        except UNDECODABLE as error:
-            _odd(process, number, line, error)
-
-
-def _collapse(process: ProcessTrace, lines: Iterable[bytes], shared: RunLines) -> None:
-    """The records of the lines, those that are alike once."""
-    made = Collapsing(shared, partial(_odd, process))
-    made.read(lines)
-    process.records, process.repeats = made.records, made.repeats
-    process.totals, process.beyond, process.lines = made.totals, made.beyond, made.lines
-
-
-def _odd(process: ProcessTrace, number: int, line: bytes, error: Exception) -> None:
-    """A line that is no record that this version knows."""
-    if line.isspace():  # an editor may have left blank lines
-        return
-    if not line.endswith(b"\n"):
-        process.cut = True
-    elif _is_unknown_kind(line):
-        process.unknown += 1
-    else:
-        raise WstraceError(
-            f"{process.path}, line {number}: not a trace record ({error}).",
-            "The file was changed after it was written; use the original.",
-        ) from error
-
-
-def _is_unknown_kind(line: bytes) -> bool:
-    try:
-        found = msgspec.json.decode(line)
-    except UNDECODABLE:
-        return False
-    known = {kind.__struct_config__.tag for kind in AnyRecord.__args__}
-    return (
-        isinstance(found, dict) and isinstance(found.get("t"), str) and found["t"] not in known
-    )

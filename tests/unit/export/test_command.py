@@ -12,7 +12,7 @@ import pytest
 from tests.commands import wstrace
 from tests.unit.report_html import runs
 from wstrace.findings.analysed_run import AnalysedRun
-from wstrace.trace.reader import RunFile
+from wstrace.trace.run_file import RunFile
 
 RUN = "20260516T101500Z-0a1b2c3d"
 

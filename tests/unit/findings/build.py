@@ -29,7 +29,7 @@ from wstrace.trace.records import (
 # What reads traces is imported where it is used: a stand-in only builds records.
 if TYPE_CHECKING:
     from wstrace.findings.analysed_run import AnalysedRun
-    from wstrace.trace.reader import ProcessTrace
+    from wstrace.trace.process_file import ProcessTrace
 
 LIMITS: dict[str, Limit] = {
     "model": "tiny",
@@ -165,7 +165,7 @@ def process(
     runner: str = "vllm.v1.worker.gpu_model_runner.GPUModelRunner",
 ) -> ProcessTrace:
     """One worker's file: header, worker, both sites, then `records`."""
-    from wstrace.trace.reader import ProcessTrace
+    from wstrace.trace.process_file import ProcessTrace
 
     worker = WorkerInit(
         ranks=ranks or Ranks(dp=0, tp=0, pp=0, rank=0),

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.recorder.state.kv_memory import MemoryState
-from wstrace.trace.reader import ProcessTrace, Trace
+from wstrace.trace.process_file import ProcessTrace
+from wstrace.trace.reader import Trace
 from wstrace.trace.records import (
     FORMAT,
     Capture,

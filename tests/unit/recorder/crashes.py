@@ -39,7 +39,8 @@ from wstrace.errors import WstraceError
 from wstrace.recorder import install
 from wstrace.recorder.hooks import manager as _loaded
 from wstrace.recorder.settings import Settings
-from wstrace.trace.reader import ProcessTrace, load_trace
+from wstrace.trace.process_file import ProcessTrace
+from wstrace.trace.reader import load_trace
 from wstrace.trace.records import Failure, Request
 
 ARENA: Final = 1 << 22

@@ -21,7 +21,8 @@ from wstrace.recorder.settings import Settings
 from wstrace.recorder.state import writer as writer_module
 from wstrace.recorder.state.output import TraceOutput
 from wstrace.recorder.state.writer import TraceWriter
-from wstrace.trace.reader import load_trace, read_file
+from wstrace.trace.process_file import read_file
+from wstrace.trace.reader import load_trace
 from wstrace.trace.records import (
     FORMAT,
     Failure,

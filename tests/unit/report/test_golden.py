@@ -27,8 +27,9 @@ from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
 from wstrace.report.verdict import FIX, verdict_lines
-from wstrace.trace.reader import RunFile, Trace
+from wstrace.trace.reader import Trace
 from wstrace.trace.records import Counts, Failure, PhaseChange, Slot
+from wstrace.trace.run_file import RunFile
 
 CHANGES = "A\u202eevil</script>`|*_[x](y)"
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from wstrace.findings.analysed_run import AnalysedRun, analyse
-from wstrace.trace.reader import ProcessTrace, RunFile, Trace
+from wstrace.trace.process_file import ProcessTrace
+from wstrace.trace.reader import Trace
 from wstrace.trace.records import (
     Capture,
     Count,
@@ -34,6 +35,7 @@ from wstrace.trace.records import (
     Step,
     WorkerInit,
 )
+from wstrace.trace.run_file import RunFile
 
 MIB = 1 << 20
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"

@@ -21,8 +21,8 @@ from wstrace.report.assets import read_bytes
 from wstrace.report.html import render
 from wstrace.report.html.page import PLOTLY
 from wstrace.reserve import config as reserve_config
-from wstrace.trace.reader import RunFile
 from wstrace.trace.records import Note, Request, Site
+from wstrace.trace.run_file import RunFile
 
 ALL = (
     runs.crashed,

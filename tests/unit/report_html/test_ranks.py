@@ -15,7 +15,7 @@ from wstrace.planning.from_run import plan_run
 from wstrace.planning.plan import Wishes
 from wstrace.report.html.ranks import rank_grid
 from wstrace.runs.worker import rank_name
-from wstrace.trace.reader import read_file
+from wstrace.trace.process_file import read_file
 from wstrace.trace.records import Lock, Ranks
 
 MIB = 1 << 20

@@ -26,9 +26,9 @@ from wstrace.report.html import render
 from wstrace.report.json import render_json
 from wstrace.report.markdown import render_markdown
 from wstrace.report.text import render_text
-from wstrace.trace import collapsing, reader
+from wstrace.trace import collapsing, process_file, reader
 from wstrace.trace.collapsing import RunLines
-from wstrace.trace.reader import ProcessTrace, read_file
+from wstrace.trace.process_file import ProcessTrace, read_file
 from wstrace.trace.records import (
     Counts,
     Growth,
@@ -366,7 +366,7 @@ def test_more_different_requests_than_are_kept(
 ) -> None:
     """Six sizes where two are kept: of the rest the largest stays, and a doubt says so."""
     kept = collapsing.Collapsing
-    monkeypatch.setattr(reader, "Collapsing", lambda parts, odd: kept(parts, odd, most=2))
+    monkeypatch.setattr(process_file, "Collapsing", lambda parts, odd: kept(parts, odd, most=2))
     sizes = [100, 300, 200, 900, 500, 400]
     requests = [
         (ASK % (10 + n, n)).replace(b'"bytes":7', b'"bytes":%d' % size)

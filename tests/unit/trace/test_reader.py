@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from wstrace.errors import WstraceError
-from wstrace.trace.reader import load_trace, read_file
+from wstrace.trace.process_file import read_file
+from wstrace.trace.reader import load_trace
 from wstrace.trace.records import (
     FORMAT,
     AnyRecord,

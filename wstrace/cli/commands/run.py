@@ -13,7 +13,7 @@ from wstrace.cli import outlet
 from wstrace.errors import WstraceError
 
 if TYPE_CHECKING:
-    from wstrace.trace.reader import RunFile
+    from wstrace.trace.run_file import RunFile
 
 OUT = Annotated[
     Path | None,

@@ -16,7 +16,7 @@ from wstrace.errors import WstraceError, ended_by, with_stop
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from wstrace.trace.reader import RunFile
+    from wstrace.trace.run_file import RunFile
 
 MAX_LINE = 600  # characters of a sentence
 FOLDER = Annotated[Path | None, typer.Argument(metavar="DIR", help="Trace folder of the run.")]

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from wstrace.cli.watch.state import ProcessState, RunState, SlotState
 from wstrace.findings.ends import ended
-from wstrace.trace.reader import RunFile
 from wstrace.trace.records import Slot
+from wstrace.trace.run_file import RunFile
 from wstrace.units import human, plural
 
 MOST_ROWS: Final = 40

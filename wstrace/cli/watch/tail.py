@@ -12,8 +12,10 @@ from wstrace.file_names import RUN_FILE
 from wstrace.plain_files import open_plain
 from wstrace.trace.cleaning import cleaned
 from wstrace.trace.decoding import record_decoder
-from wstrace.trace.reader import UNDECODABLE, RunFile, read_run, trace_files
+from wstrace.trace.reader import trace_files
 from wstrace.trace.records import Header, Record
+from wstrace.trace.run_file import RunFile, read_run
+from wstrace.trace.shared_parts import UNDECODABLE
 
 _decode: Final = record_decoder()
 _CHUNK: Final = 4 << 20
