@@ -194,7 +194,7 @@ def _pinned(worker: Worker) -> int:
 def not_covered(run: AnalysedRun) -> list[NotCovered]:
     """Failures that bytes in an arena do not cure."""
     return [
-        NotCovered(site=f"{f.file}:{f.function}", why=f.detail, what_helps=f.advice)
+        NotCovered(site=f.where, why=f.detail, what_helps=f.advice)
         for f in run.findings
         if f.code in REFUSED_ELSEWHERE
     ]

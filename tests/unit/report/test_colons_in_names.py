@@ -24,14 +24,14 @@ from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.gate.judge import Policy, judge
 from wstrace.gate.limits import Limits
 from wstrace.planning.earlier import Earlier
-from wstrace.planning.from_run import plan_run
+from wstrace.planning.from_run import not_covered, plan_run
 from wstrace.planning.inputs import Engine, SiteBound, Wishes
 from wstrace.planning.plan import plan
 from wstrace.report.ci import sarif
 from wstrace.report.html import render
 from wstrace.report.html.pair import render_pair
 from wstrace.reserve.config import ReserveConfig, dumps, load_reserve
-from wstrace.trace.records import Record, Site
+from wstrace.trace.records import Failure, Record, Site, Slot
 
 KIB = 1024
 NAMES = [
@@ -136,3 +136,9 @@ def test_the_figures_of_a_page(file: str, function: str, short: str) -> None:
     run = _run(file, function, short)
     assert short in _labels(render([run]), "sites")
     assert short in _labels(render_pair(run, run), "changes")
+
+
+def test_a_refusal_of_no_known_site_is_no_site_called_by_a_colon() -> None:
+    kept = Failure(kind="persistent", slot=Slot(), phase="serving", key="locks")
+    (left,) = not_covered(build.session(build.process(*build.locked(64 * KIB), kept)))
+    assert left.site == "unknown site"
