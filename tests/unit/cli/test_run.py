@@ -53,19 +53,24 @@ def test_death_by_a_signal_is_told_as_a_shell_would(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_sent_to_wstrace_reaches_the_command_once(tmp_path: Path, number: int) -> None:
+    """The next signal comes after all copies of the first: with it the command ends."""
     script = f"""
 import signal, sys, time
-got = []
+got, last = [], []
 signal.signal({int(number)}, lambda *a: got.append(1))
+signal.signal(signal.SIGUSR1, lambda *a: last.append(1))
 print("ready", flush=True)
 while not got: time.sleep(0.01)
-time.sleep(0.3)
+print("got", flush=True)
+while not last: time.sleep(0.01)
 sys.exit(40 + len(got))
 """
     process = start("-q", "-o", str(tmp_path / "t"), "--", sys.executable, "-c", script)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
+    assert process.stdout.readline() == "got\n"
+    process.send_signal(signal.SIGUSR1)
     process.communicate()
     assert process.returncode == 41
 

@@ -1,11 +1,11 @@
-"""A report over a trace of 1,000,000 records: time, memory, size of the page."""
+"""A report over a trace of 1,000,000 records: processor time, memory, size of the page."""
 
 from __future__ import annotations
 
+import json
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from tests.unit.report_html import runs
 from wstrace.trace.records import Count, Counts, Record, ScheduledRequest, Site, Step
 
 ASKS, COUNTS_EACH = 10_000, 99
-MOST_SECONDS, MOST_BYTES = 10, 1_500_000_000
+MOST_TIMES, MOST_BYTES = 6, 1_500_000_000
 
 
 def _write_million(path: Path) -> int:
@@ -61,23 +61,32 @@ def _counters(i: int) -> list[Record]:
     ]
 
 
+def _spent(who: int) -> float:
+    """Seconds of processor time, of this process or of its children that have ended."""
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime
+
+
 @pytest.mark.slow
-def test_a_million_records_in_10_seconds_and_1500_mb(tmp_path: Path) -> None:
-    assert _write_million(tmp_path / "r.host.1.wst.jsonl") > 1_000_000
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    started = time.monotonic()
+def test_a_million_records_cost_six_plain_loops_and_1500_mb(tmp_path: Path) -> None:
+    """Processor time against that of `json.loads` over the same lines, in the same run: both
+    grow alike on a slower machine, or where other work shares it. The report takes 3 to 4."""
+    trace = tmp_path / "r.host.1.wst.jsonl"
+    assert _write_million(trace) > 1_000_000
+    loop = _spent(resource.RUSAGE_SELF)
+    with trace.open("rb") as lines:
+        for line in lines:
+            json.loads(line)
+    loop = _spent(resource.RUSAGE_SELF) - loop
+    spent = _spent(resource.RUSAGE_CHILDREN)
     target = tmp_path / "report.html"
     subprocess.run(
         [sys.executable, "-m", "wstrace.cli.app", "report", str(tmp_path), "-o", str(target)],
         check=True,
-        timeout=600,
     )
-    wall = time.monotonic() - started
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    # Where other work shares the machine, its own processor time is what it took.
-    assert min(wall, spent) < MOST_SECONDS
-    assert after.ru_maxrss * 1024 < MOST_BYTES
+    spent = _spent(resource.RUSAGE_CHILDREN) - spent
+    assert spent < MOST_TIMES * loop
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < MOST_BYTES
     assert target.stat().st_size < 3_000_000
     text = target.read_text("utf-8")
     assert "drawn as the" in text
