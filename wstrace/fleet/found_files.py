@@ -61,26 +61,28 @@ def walk(root: Path, wrong: list[str]) -> Iterator[tuple[str, FileKind]]:
     Symbolic links to folders are not followed, hidden folders not looked at. A folder that
     cannot be listed goes to `wrong`.
     """
-    listing = [_listed(str(root), wrong)]
+    listing = [_listed(str(root), root, wrong)]
     while listing:
         entry = next(listing[-1], None)
         if entry is None:
             listing.pop()
         elif entry.is_dir(follow_symlinks=False):
             if not entry.name.startswith("."):
-                below = _listed(entry.path, wrong)
+                below = _listed(entry.path, root, wrong)
                 # each listing that is under way holds a file descriptor
                 listing.append(below if len(listing) < DEEP else iter(list(below)))
         elif (kind := kind_of(entry.name)) and _matters(entry, kind):
             yield entry.path, kind
 
 
-def _listed(folder: str, wrong: list[str]) -> Iterator[os.DirEntry[str]]:
+def _listed(folder: str, root: Path, wrong: list[str]) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
             yield from found
     except OSError as error:
-        wrong.append(one_line(f"{folder}: {error.strerror or error}"))
+        # below what was asked for: who reads the site need not know what lies above
+        below = Path(root.name, os.path.relpath(folder, root))
+        wrong.append(one_line(f"{below}: {error.strerror or error}"))
 
 
 def _matters(entry: os.DirEntry[str], kind: FileKind) -> bool:

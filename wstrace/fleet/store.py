@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -34,32 +33,39 @@ create table if not exists summaries (key text primary key, summary blob);
 create temp table rows (
     number integer primary key, run text, kind text, model text, vllm text, verdict text,
     started text, page text, summary blob);
+create index temp.by_run on rows (run);
+create index temp.newest on rows (model, verdict != 'findings', started desc);
 create temp table waiting (number integer primary key, source blob);
 create temp table logs (digest text primary key) without rowid;
 """
 
 
 class Store:
-    """A fleet's memory on disk. `path` None: a file that goes when the store is closed."""
+    """A fleet's memory on disk. `path` None: a file without a name, which is gone when the
+    process is, however it ends."""
 
     def __init__(self, path: Path | None) -> None:
-        self._folder = (
-            tempfile.TemporaryDirectory(prefix="wstrace-fleet-") if not path else None
-        )
         self._kept = 0
-        self.path = path or Path(self._folder.name if self._folder else ".") / NAME
         try:
-            self._db = self._opened()
+            self._db = self._opened(path)
         except (sqlite3.Error, OSError) as error:
+            if path is None:
+                raise WstraceError(
+                    f"Cannot make a temporary file: {error}.",
+                    "Set TMPDIR to a folder with free space.",
+                ) from error
             raise WstraceError(
-                f"Cannot use the cache {self.path}: {error}.",
+                f"Cannot use the cache {path}: {error}.",
                 "Delete it, name another folder with --cache, or add --no-cache.",
             ) from error
 
-    def _opened(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        db = sqlite3.connect(self.path, timeout=60)
-        os.chmod(self.path, 0o600)
+    def _opened(self, path: Path | None) -> sqlite3.Connection:
+        if path is not None:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # SQLite's own temporary file: it removes the name as soon as the file is open
+        db = sqlite3.connect(path or "", timeout=60)
+        if path is not None:
+            os.chmod(path, 0o600)
         db.execute("pragma temp_store = file")
         db.execute("pragma synchronous = off")  # what is lost is read again
         db.execute("pragma cache_size = -32768")  # KiB: paths come in the order of no index
@@ -81,8 +87,6 @@ class Store:
     ) -> None:
         self._db.commit()
         self._db.close()
-        if self._folder is not None:
-            self._folder.cleanup()
 
     def take(self, found: Iterable[tuple[str, FileKind]]) -> Iterator[FoundFile]:
         """Each file looked at; one whose size and time are known is not read again."""

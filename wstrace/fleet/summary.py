@@ -29,7 +29,7 @@ from wstrace.triage.log_run import LogRun, log_run
 from wstrace.units import plural
 from wstrace.vllm.limits import rows as numbers
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Goes up when a summary of the same bytes changes."""
 Row = dict[str, Any]
 RowKind = Literal["run", "log", "unread"]
@@ -120,7 +120,7 @@ def open_source(source: RowSource, *, allow_unlocked: bool = False) -> AnalysedR
 
 def unread(source: RowSource, why: str, *, lasting: bool = False) -> RunSummary:
     """The row of what could not be read."""
-    said = f"could not be read: {one_line(why)}"
+    said = f"could not be read: {_by_name(source, one_line(why))}"
     return RunSummary(
         kind="unread",
         run=source.run,
@@ -130,6 +130,18 @@ def unread(source: RowSource, why: str, *, lasting: bool = False) -> RunSummary:
         folders=source.places,
         lasting=lasting,
     )
+
+
+def _by_name(source: RowSource, word: str) -> str:
+    """A word that calls the source's files by their names alone.
+
+    Where they lie is in `folders`, as of now: a word is kept for the same bytes in any folder,
+    and a site that is shown around names nobody's home.
+    """
+    for folder in sorted(source.by_folder, key=len, reverse=True) if "/" in word else ():
+        if folder:
+            word = word.replace(f"{one_line(folder)}/", "").replace(f"{folder}/", "")
+    return word
 
 
 def summarise(source: RowSource, run: AnalysedRun, sentence: str) -> RunSummary:
@@ -157,7 +169,7 @@ def summarise(source: RowSource, run: AnalysedRun, sentence: str) -> RunSummary:
         reserved=any(e.event != "refused" for w in workers for e in w.reserves),
         largest_rank=largest_rank(workers),
         setting=_setting(workers),
-        words=list(dict.fromkeys(words)),
+        words=list(dict.fromkeys(_by_name(source, word) for word in words)),
         arenas=list(_arenas(run)),
         sites=[
             {**row, "refuted": site.bound.refuted, "rule": site.bound.known_site}

@@ -6,8 +6,8 @@ compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wstrace.findings.codes import ESCAPES, FORETOLD
 from wstrace.fleet.grouped_rows import GroupedRows, How
@@ -17,6 +17,7 @@ from wstrace.fleet.summary import RunSummary
 if TYPE_CHECKING:
     import pandas as pd
 
+T = TypeVar("T")
 WHERE: Final = ("model", "vllm")
 SITE: Final = ("file", "function", "ubatch", "lane")
 
@@ -101,9 +102,11 @@ class Tables:
 
     def __init__(self) -> None:
         self._rows = {name: GroupedRows(*grouped) for name, grouped in _GROUPED.items()}
+        self._done: dict[str, Any] = {}
 
     def add(self, row: RunSummary) -> None:
         """Count one row in; what could not be read is in no table."""
+        self._done.clear()
         if row.kind == "unread":
             return
         self._rows["versions"].add(_version(row))
@@ -126,41 +129,40 @@ class Tables:
 
     def versions(self) -> pd.DataFrame:
         """A row a model and vLLM version: how many runs, with which verdict."""
-        return self._rows["versions"].frame()
+        return self._made("versions", self._rows["versions"].frame)
 
     def escapes(self) -> pd.DataFrame:
         """A row a site that escaped, its model and version; the most runs first."""
-        return (
-            self._rows["escapes"]
-            .frame()
-            .sort_values(["runs", "asked_bytes", "file"], ascending=[False, False, True])
-        )
+        return self._sorted("escapes", {"runs": False, "asked_bytes": False, "file": True})
 
     def arenas(self) -> pd.DataFrame:
         """Used against reserved: a row a model, version and slot, the most to spare first."""
-        return (
-            self._rows["arenas"]
-            .frame()
-            .sort_values(["spare_bytes", "model"], ascending=[False, True])
-        )
+        return self._sorted("arenas", {"spare_bytes": False, "model": True})
 
     def risks(self) -> pd.DataFrame:
         """Sites whose bound is above the arena of a run in which they did not escape."""
-        return (
-            self._rows["risks"]
-            .frame()
-            .sort_values(["runs", "bound_bytes", "model"], ascending=[False, False, True])
-        )
+        return self._sorted("risks", {"runs": False, "bound_bytes": False, "model": True})
 
     def refuted(self) -> pd.DataFrame:
         """Rules of known sites that a request of some run contradicts."""
-        return (
-            self._rows["refuted"].frame().sort_values(["runs", "rule"], ascending=[False, True])
-        )
+        return self._sorted("refuted", {"runs": False, "rule": True})
 
     def regressions(self) -> list[Regression]:
         """What got worse from one vLLM version to a later one, with the same settings."""
-        return regressions(self._rows["groups"].frame(), self._rows["sites"].frame())
+        groups, sites = self._rows["groups"], self._rows["sites"]
+        return self._made("regressions", lambda: regressions(groups.frame(), sites.frame()))
+
+    def _sorted(self, name: str, ascending: Mapping[str, bool]) -> pd.DataFrame:
+        columns, ways = list(ascending), list(ascending.values())
+        frame = self._rows[name].frame
+        return self._made(name, lambda: frame().sort_values(columns, ascending=ways))
+
+    def _made(self, name: str, make: Callable[[], T]) -> T:
+        """A table once for all pages that show a part of it: a site has one a model."""
+        if name not in self._done:
+            self._done[name] = make()
+        found: T = self._done[name]
+        return found
 
 
 def _has_escape(row: RunSummary) -> bool:

@@ -16,7 +16,11 @@ import pytest
 from tests.commands import wstrace
 from tools import ROOT
 from tools.fleet.planted import Fault, Plan, write_run
+from wstrace.fleet.fleet import Fleet
+from wstrace.fleet.store import Store
+from wstrace.fleet.summary import RunSummary
 from wstrace.frames.columns import FLEET
+from wstrace.report.html.fleet_site import write_site
 
 SAMPLES = ROOT / "sample_traces"
 
@@ -131,6 +135,20 @@ def test_every_link_of_the_site_leads_to_a_page_of_it(tmp_path: Path) -> None:
     assert {p.name for p in site.rglob("*")} <= {
         "index.html", "models", "runs", *(Path(p).name for p in pages)
     }  # fmt: skip
+
+
+def test_the_index_leads_to_more_models_than_a_table_has_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wstrace.report.html.fleet_site.MOST_ROWS", 2)
+    with Store(None) as store:
+        for number in range(5):
+            store.add(RunSummary(kind="run", run=f"r{number}", model=f"m{number}"))
+        write_site(Fleet(store), tmp_path)
+    found = Links((tmp_path / "index.html").read_text()).links
+    pages = {f"models/{path.name}" for path in (tmp_path / "models").iterdir()}
+    assert len(pages) == 5
+    assert pages <= set(found)
 
 
 def test_reports_of_clean_runs_can_be_left_out(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -80,9 +82,9 @@ def command(
     pages = _pages(name, output, reports)
     chosen = engine_of(engine, jobs)
     heed_sigterm()
-    with Store(at) as store:
+    with Store(at) as store, _copies(at, uris) as copies:
         job = Job(allow_unlocked, reports, pages)
-        done = scan(_brought(uris, store.path.parent), store, job, chosen)
+        done = scan(_brought(uris, copies), store, job, chosen)
         fleet = Fleet(store, done.files, done.read, done.cached, done.wrong)
         if not done.read + done.cached:
             raise WstraceError(
@@ -114,8 +116,21 @@ def _format(fmt: str | None, output: Path | None) -> str:
     return name
 
 
-def _brought(uris: list[str], cache: Path) -> list[Path]:
-    """The paths of the URIs: what is not here is gathered first, beside the cache."""
+@contextmanager
+def _copies(cache: Path | None, uris: list[str]) -> Iterator[Path]:
+    """Where what is not here is gathered: beside the cache, else in a folder that goes."""
+    from wstrace.cli.fleet.temporary import folder_of_its_own
+    from wstrace.gather.places import is_far
+
+    if cache is None and any(map(is_far, uris)):
+        with folder_of_its_own() as folder:
+            yield folder
+    else:
+        yield (cache or Path()).parent
+
+
+def _brought(uris: list[str], copies: Path) -> list[Path]:
+    """The paths of the URIs: what is not here is gathered first, below `copies`."""
     from wstrace.cli.counting import counting
     from wstrace.gather.copies import folder_name
     from wstrace.gather.gathering import gather
@@ -123,7 +138,7 @@ def _brought(uris: list[str], cache: Path) -> list[Path]:
 
     paths = []
     for uri in uris:
-        path = cache / "gathered" / folder_name(uri) if is_far(uri) else Path(uri)
+        path = copies / "gathered" / folder_name(uri) if is_far(uri) else Path(uri)
         if is_far(uri):
             with counting() as tell:
                 done = gather([(uri, place_named(uri))], path, None, tell)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wstrace.fleet.fleet import Fleet
     from wstrace.fleet.summary import RunSummary
 
-PORTION: Final = 50_000
+PORTION: Final = 10_000
 
 
 def write_parquet(fleet: Fleet, target: Path) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from wstrace.fleet.summary import RunSummary
 
 MOST_ROWS: Final = 500
+MOST_MODELS: Final = 5000
+"""Models and versions of the index: a page that is not linked there is found by nobody."""
 MOST_RUNS: Final = 1000
 MOST_NOTES: Final = 200
 RUNS: Final = "runs"
@@ -83,9 +85,10 @@ def model_page(model: str) -> str:
 def _index(fleet: Fleet) -> str:
     shown = list(_tables(fleet, None))
     notes = [("", clean(wrong, 300)) for wrong in fleet.wrong]
-    found = trouble_rows(fleet)
-    notes += islice(found, max(0, MOST_NOTES - len(notes)))
-    left = sum(1 for _ in found)
+    room = max(0, MOST_NOTES - len(notes))
+    notes += islice(trouble_rows(fleet), room)
+    # counted as they are: to make a million of them fit for a page takes minutes
+    left = max(0, sum(1 for _ in fleet.troubles()) - room)
     return _page("fleet", counted(fleet), "", "", shown, notes, left)
 
 
@@ -116,14 +119,15 @@ def _run(row: RunSummary) -> list[TableCell]:
 def _tables(fleet: Fleet, model: str | None) -> Iterator[PageTable]:
     """The tables of the fleet, or of one model."""
     for name, title, (head, rows) in tables(fleet, model):
-        shown = [[_linked(cell) for cell in row] for row in rows[:MOST_ROWS]]
+        most = MOST_MODELS if name == "models" else MOST_ROWS
+        shown = [[_linked(cell) for cell in row] for row in rows[:most]]
         if name == "models" and model is None:
             named = [str(m) for m in fleet.tables.versions()["model"]]
             for row, of in zip(shown, named, strict=False):
                 row[0] = replace(
                     row[0], page=f"{MODELS}/{model_page(of)}", text=clean(of) or UNNAMED
                 )
-        left = max(0, len(rows) - MOST_ROWS)
+        left = max(0, len(rows) - most)
         yield PageTable(name, title[0].upper() + title[1:], head, shown, left)
 
 
