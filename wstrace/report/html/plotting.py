@@ -122,10 +122,9 @@ def validated(traces: Sequence[Any], layout: Figure) -> Figure:
     rows = max((each.get("yshift", 0) for each in labels), default=0)
     if any(each.get("yref") == "paper" for each in labels):
         layout["margin"]["t"] = 34 + rows
-    figure = go.Figure(list(traces), layout)
-    figure.update_layout(template=None)
-    spec: Figure = figure.to_plotly_json()
-    spec["layout"].pop("template", None)
+    # its smallest one, named: plotly would read and validate its default one for each figure
+    spec: Figure = go.Figure(list(traces), layout | {"template": "none"}).to_plotly_json()
+    del spec["layout"]["template"]
     return spec
 
 
