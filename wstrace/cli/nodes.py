@@ -9,7 +9,7 @@ from typing import TypedDict
 
 import wstrace
 from wstrace.cli.checkup import Check, folder_check, plugin_check
-from wstrace.gather.ray_cluster import connected, nodes, on_node
+from wstrace.gather.ray_cluster import connected, gone, nodes, on_node
 from wstrace.versions import installed_vllm
 
 
@@ -40,6 +40,9 @@ def run_all(folder: Path) -> Iterator[Check]:
     """
     ray = connected()
     here = facts(str(folder.absolute()))
+    for host in gone(ray):
+        advice = "Start it again, if a launch is to use it: `ray start --address=...` there."
+        yield Check(f"Ray node {host}", "warn", "is gone from the cluster", advice)
     for node, host in nodes(ray):
         name = f"Ray node {host} ({node[:8]})"
         try:
@@ -59,9 +62,8 @@ def judged(name: str, there: Facts, here: Facts) -> Check:
     ):
         mine, its = str(here[package]), str(there[package])  # type: ignore[literal-required]
         if mine != its:
-            return Check(
-                name, "bad", f"{package} {its or 'none'}, here {mine or 'none'}", advice
-            )
+            told = (f"{package} {its or 'none'}, here {mine or 'none'}", *there["wrong"])
+            return Check(name, "bad", "; ".join(told), advice)
     if there["wrong"]:
         return Check(name, "bad", "; ".join(there["wrong"]), "Give another folder with -o.")
     return Check(

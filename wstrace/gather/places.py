@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from wstrace.errors import WstraceError, one_line
 from wstrace.fleet.found_files import files_of, kind_of
-from wstrace.gather.ray_cluster import connected, nodes, on_node
+from wstrace.gather.ray_cluster import connected, gone, nodes, on_node
 from wstrace.plain_files import open_plain
 from wstrace.trace.cleaning import clean_text
 
@@ -142,7 +142,11 @@ class RayNodes:
         self.wrong: list[str] = []
 
     def files(self) -> Iterator[FarFile]:
-        """Node by node. A node that does not answer is told, and the others are listed."""
+        """Node by node. A node that is gone or does not answer is told, the others listed."""
+        self.wrong += [
+            clean_text(f"{host}: this Ray node is gone; what it has is not here")
+            for host in gone(self._ray)
+        ]
         for node, host in nodes(self._ray):
             try:
                 found, wrong = on_node(self._ray, node, _list, self._folder)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
 from wstrace.errors import WstraceError
 
@@ -22,6 +24,7 @@ def connected() -> Any:
         ) from error
     if ray.is_initialized():
         return ray
+    sys.stdout = _WithoutRay(sys.stdout)
     try:
         ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
     except Exception as error:
@@ -32,10 +35,37 @@ def connected() -> Any:
     return ray
 
 
+class _WithoutRay:
+    """Standard output without what a thread of Ray prints between: a table or JSON stays whole.
+
+    Ray 2.60 prints there that a node died, whatever `log_to_driver` says.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Drop what Ray's threads say."""
+        if threading.current_thread().name.startswith("ray_"):
+            return len(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def nodes(ray: Any) -> list[tuple[str, str]]:
     """The id and the host's name of every node that lives, by id."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     return sorted((str(n["NodeID"]), str(n["NodeManagerHostname"])) for n in alive)
+
+
+def gone(ray: Any) -> list[str]:
+    """The hosts (and addresses) of which Ray knew a node, and no node lives there now."""
+    known = ray.nodes()
+    here = {node["NodeManagerAddress"] for node in known if node["Alive"]}
+    lost = [node for node in known if node["NodeManagerAddress"] not in here]
+    return sorted({f"{n['NodeManagerHostname']} ({n['NodeManagerAddress']})" for n in lost})
 
 
 def on_node(ray: Any, node: str, work: Callable[..., Any], *arguments: object) -> Any:
