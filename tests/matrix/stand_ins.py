@@ -94,8 +94,10 @@ class Graph:
 
 
 class _InertModule(ModuleType):
+    """Has every name, but for vLLM's class that it has only where Ray is installed."""
+
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") or name == "RayWorkerWrapper":
             raise AttributeError(name)
         return inert(name)
 
