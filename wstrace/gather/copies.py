@@ -151,16 +151,19 @@ class Copies:
         for path, size, mark, node in self._db.execute(query):
             yield FarFile(os.fsdecode(path), size, mark, node)
 
-    def has(self, source: str, file: FarFile) -> bool:
-        """Whether this source was copied as it is now, and its copy is still there."""
+    def run_of(self, source: str, file: FarFile) -> str | None:
+        """The run of a source that was copied as it is now, and whose copy is still there; None
+        where it was not."""
         query = (
-            "select folder, name, kept from copies where source = ? and size = ? and mark = ?"
+            "select folder, name, kept, run from copies join folders using (folder)"
+            " where source = ? and size = ? and mark = ?"
         )
-        for folder, name, kept in self._db.execute(query, (source, file.size, file.mark)):
+        values = (source, file.size, file.mark)
+        for folder, name, kept, run in self._db.execute(query, values):
             there = self.folder / folder / name
             if there.is_file() and (not kept or there.stat().st_size == file.size):
-                return True
-        return False
+                return str(run)
+        return None
 
     def place(self, run: str) -> Path:
         """The folder of a run (of `LOGS` and `UNREAD`, where a file is of none), made."""

@@ -15,29 +15,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from wstrace.errors import one_line
+from wstrace.errors import WstraceError
 from wstrace.file_names import RUN_FILE, SUFFIX
 from wstrace.fleet.found_files import FoundFile, kind_of, look, named_kind, shown
 from wstrace.gate.runs import ends_worse
 from wstrace.gather.copies import LOGS, PART, UNREAD, Copied, Copies, alone, file_name
-from wstrace.gather.places import FarFile, Place
+from wstrace.gather.places import FarFile, Place, UnansweredError, why
+from wstrace.trace.cleaning import clean_text
 from wstrace.trace.run_file import read_run
+from wstrace.units import plural
 
 Tell = Callable[[str, int, int | None], None]
 """What is done, how much of it, of how much."""
+PATIENCE: Final = 3
+"""Files in a row without an answer from which a place is left: each may take a minute."""
 BUSY: Final = "Another gather works in this folder: waiting until it has ended."
 
 
 @dataclass
 class Gathered:
-    """How it went: files copied and kept from before, runs, and what was wrong."""
+    """How it went: files copied and kept from before, runs, and what was wrong.
 
+    `listed` files were there, of the run that is asked for or of `others`. `silent` places
+    could not be listed, `refused` has those for which something can be done; `failed` tells
+    them too.
+    """
+
+    listed: int = 0
     copied: int = 0
     known: int = 0
     bytes: int = 0
     runs: dict[str, int] = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    others: set[str] = field(default_factory=set)
+    silent: int = 0
+    refused: list[WstraceError] = field(default_factory=list)
 
 
 def gather(
@@ -49,18 +62,24 @@ def gather(
 ) -> Gathered:
     """Bring the files of `places` (each with its name) below `folder`; `run`: only this one.
 
-    A file that cannot be read is told in `failed`, and the rest goes on. Another call that
-    works in `folder` is waited for, which `say` is told. Raises WstraceError where a place
-    cannot be used at all, and OSError where `folder` cannot be written.
+    A file or a place that cannot be read is told in `failed`, and the rest goes on. Another
+    call that works in `folder` is waited for, which `say` is told. Raises WstraceError where a
+    manifest cannot be read, and OSError where `folder` cannot be written.
     """
     done = Gathered()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with alone(folder, lambda: say(BUSY)), Copies(folder) as copies:
         for name, place in places:
             total = _listed(name, place, copies, done)
+            unanswered = 0
             for number, file in enumerate(copies.to_look_at(), 1):
-                _one(place, file, copies, run, done)
+                answered = _one(place, file, copies, run, done)
+                unanswered = 0 if answered else unanswered + 1
                 tell(name, number, total)
+                if unanswered == PATIENCE and number < total:
+                    left = plural(total - number, "more file")
+                    done.failed.append(clean_text(f"{name}: {left}: it no longer answers"))
+                    break
         done.runs = copies.counts()
     return done
 
@@ -70,20 +89,39 @@ def _listed(name: str, place: Place, copies: Copies, done: Gathered) -> int:
     try:
         total = copies.listed(place.files())
     except OSError as error:
-        done.failed.append(one_line(f"{name}: {error.strerror or error}"))
+        done.failed.append(clean_text(f"{name}: {why(error)}"))
+        done.silent += 1
+    except WstraceError as error:
+        told = error.message if name in error.message else f"{name}: {error.message}"
+        done.failed.append(clean_text(f"{told} {error.hint}"))
+        done.refused.append(error)
+        done.silent += 1
     done.failed += place.wrong
+    done.listed += total
     return total
 
 
-def _one(place: Place, file: FarFile, copies: Copies, run: str | None, done: Gathered) -> None:
+def _one(place: Place, file: FarFile, copies: Copies, run: str | None, done: Gathered) -> bool:
+    """Bring a file that is not there yet; False where its place gave no answer."""
     source = shown(f"{file.node[:12]}:{file.path}" if file.node else file.path)
-    if copies.has(source, file):
-        done.known += 1
-        return
+    known = copies.run_of(source, file)
+    if known is not None:
+        if _is_asked_for(run, known, done):
+            done.known += 1
+        return True
     try:
         _bring(place, file, source, copies, run, done)
     except OSError as error:
-        done.failed.append(one_line(f"{source}: {error.strerror or error}"))
+        done.failed.append(clean_text(f"{source}: {why(error)}"))
+        return not isinstance(error, UnansweredError)
+    return True
+
+
+def _is_asked_for(run: str | None, found: str, done: Gathered) -> bool:
+    asked = run is None or found.startswith(run)
+    if not asked:
+        done.others.add(found)
+    return asked
 
 
 def _bring(
@@ -103,7 +141,7 @@ def _bring(
         found = look(str(part), kind_of(part.name) or named_kind(part))
         if found.digest != made.hexdigest():
             raise OSError(f"what was written is not what was read ({found.wrong})")
-        if run is None or found.run.startswith(run):
+        if _is_asked_for(run, found.run, done):
             done.copied += 1
             done.bytes += found.size
             _place(found, file, source, copies, done)

@@ -5,10 +5,13 @@ A place lists its files and reads one in pieces; nothing is held whole.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -21,6 +24,10 @@ from wstrace.trace.cleaning import clean_text
 
 PIECE: Final = 8 << 20
 RAY: Final = "ray:"
+
+
+class UnansweredError(OSError):
+    """A library's own error: its server is gone, or does not like what it is asked."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,12 @@ class FarFile:
 
 
 class Place(Protocol):
-    """A place as it is used. Errors of it are OSError, or WstraceError where nothing of it
-    can be used. `wrong`: what of it could not be listed."""
+    """A place as it is used; nothing is asked of it before its files are listed.
+
+    Errors of it are OSError, whatever its library raises (FileNotFoundError: nothing is there);
+    WstraceError where nothing of it can be used, and something can be done. `wrong`: what of it
+    could not be listed.
+    """
 
     wrong: list[str]
 
@@ -80,7 +91,7 @@ class Folder:
             try:
                 found = os.stat(path)
             except OSError as error:  # a link to nothing
-                self.wrong.append(one_line(f"{path}: {error.strerror or error}"))
+                self.wrong.append(one_line(f"{path}: {why(error)}"))
                 continue
             if stat.S_ISREG(found.st_mode):
                 yield FarFile(path, found.st_size, str(found.st_mtime_ns))
@@ -99,29 +110,101 @@ class Remote:
 
     def __init__(self, url: str) -> None:
         self.wrong: list[str] = []
+        self._url = url
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        """The file system, and what it calls the address."""
         try:
-            self._fs, self._root = import_module("fsspec.core").url_to_fs(url)
+            with _as_os_errors(ValueError, ImportError):
+                system, root = import_module("fsspec.core").url_to_fs(self._url)
+                return system, root
         except ImportError as error:
-            raise _not_installed(url, error) from error
+            raise _not_installed(self._url, error) from error
         except ValueError as error:
             raise WstraceError(
-                f"{url}: {error}.", "Give a path, or an address such as s3://bucket/traces."
+                f"{self._url}: {error}.",
+                "Give a path, or an address such as s3://bucket/traces.",
             ) from error
 
     def files(self) -> Iterator[FarFile]:
-        """In the order of names."""
-        found: dict[str, dict[str, Any]] = self._fs.find(self._root, detail=True)
-        for path, facts in sorted(found.items()):
+        """Those of an object store in the order of names."""
+        system, root = self._opened
+        empty = True
+        listed = _found(system, root) if _lists_at_once(system) else self._walked()
+        for path, facts in listed:
+            empty = False
             if kind_of(path.rpartition("/")[2]) is not None:
                 marks = (facts.get(name) for name in ("ETag", "etag", "mtime", "LastModified"))
                 mark = next((str(m) for m in marks if m), "")
                 yield FarFile(path, int(facts.get("size") or 0), mark)
+        if empty and not self.wrong:
+            raise FileNotFoundError(errno.ENOENT, "nothing is there", root)
+
+    def _walked(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Folder by folder: fsspec's own walk leaves out what it cannot list without a word."""
+        system, root = self._opened
+        waiting, alone = [root], True
+        while waiting:
+            folder = waiting.pop()
+            try:
+                with _as_os_errors():
+                    listed = system.ls(folder, detail=True)
+            except OSError as error:
+                if folder == root:
+                    raise
+                self.wrong.append(clean_text(f"{folder}: {why(error)}"))
+                continue
+            for facts in listed:
+                path = str(facts["name"]).rstrip("/")
+                alone = alone and path == root
+                if facts["type"] != "directory":
+                    yield path, facts
+                elif path != folder and not facts.get("islink"):
+                    waiting.append(path)
+        with _as_os_errors():
+            if alone and system.isfile(root):  # a page of the web lists no other
+                yield root, system.info(root)
 
     def pieces(self, file: FarFile) -> Iterator[bytes]:
         """One after the other, as the file system's block cache reads them."""
-        with self._fs.open(file.path, "rb") as opened:
+        with _as_os_errors(), self._opened[0].open(file.path, "rb") as opened:
             while piece := opened.read(PIECE):
                 yield piece
+
+
+def _lists_at_once(system: Any) -> bool:
+    """Whether a file system has a listing of its own of all that is below an address."""
+    alone = getattr(type(system), "_find", None)
+    if alone is not None:
+        return alone is not import_module("fsspec.asyn").AsyncFileSystem._find
+    return type(system).find is not import_module("fsspec.spec").AbstractFileSystem.find
+
+
+def _found(system: Any, root: str) -> list[tuple[str, dict[str, Any]]]:
+    with _as_os_errors():
+        found: dict[str, dict[str, Any]] = system.find(root, detail=True)
+        return sorted(found.items())
+
+
+@contextmanager
+def _as_os_errors(*but: type[Exception]) -> Iterator[None]:
+    """What fsspec's libraries raise as OSError: botocore, aiohttp and others have classes of
+    their own. `but`: those that the caller takes."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (OSError, WstraceError, *but)):
+            raise
+        told = str(error).strip().splitlines()
+        raise UnansweredError(": ".join((type(error).__name__, *told[:1]))) from error
+
+
+def why(error: OSError) -> str:
+    """What an error says, in words: some libraries name the path alone, or nothing."""
+    if isinstance(error, FileNotFoundError) and not error.strerror and " " not in str(error):
+        return os.strerror(errno.ENOENT)
+    return error.strerror or str(error) or type(error).__name__
 
 
 def _not_installed(url: str, error: ImportError) -> WstraceError:
@@ -137,17 +220,22 @@ class RayNodes:
     """One folder of every node of an existing Ray cluster: each node sends its own files."""
 
     def __init__(self, folder: str) -> None:
-        self._ray = connected()
         self._folder = folder
         self.wrong: list[str] = []
 
+    @cached_property
+    def _ray(self) -> Any:
+        return connected()
+
     def files(self) -> Iterator[FarFile]:
         """Node by node. A node that is gone or does not answer is told, the others listed."""
+        with _as_os_errors():
+            lost, alive = gone(self._ray), nodes(self._ray)
         self.wrong += [
             clean_text(f"{host}: this Ray node is gone; what it has is not here")
-            for host in gone(self._ray)
+            for host in lost
         ]
-        for node, host in nodes(self._ray):
+        for node, host in alive:
             try:
                 found, wrong = on_node(self._ray, node, _list, self._folder)
             except OSError as error:

@@ -12,7 +12,7 @@ import typer
 
 from wstrace.cli import outlet
 from wstrace.cli.sigterm import heed_sigterm
-from wstrace.errors import WstraceError
+from wstrace.errors import FOUND, WstraceError
 
 if TYPE_CHECKING:
     from wstrace.fleet.fleet import Fleet
@@ -50,6 +50,8 @@ UNLOCKED = Annotated[
     bool, typer.Option("--allow-unlocked", help="A run that never locks is not inconclusive.")
 ]
 
+_TOLD: Final = 3
+"""Reasons that an error for nothing at all names."""
 FORMATS: Final = ("text", "json", "parquet", "html")
 
 
@@ -66,8 +68,8 @@ def command(
 ) -> None:
     """Thousands of traces and logs: what escapes, what got worse.
 
-    Exits 0 when it has read them; what is wrong with a run is told, and ends nothing. `gate`
-    judges.
+    Exits 0 when it has read them, 1 where a URI or a folder of it could not be read; what is
+    wrong with a run is told, and ends nothing. `gate` judges.
     Example: wstrace fleet /mnt/traces -o site
     """
     from wstrace.cli.fleet.engines import engine as engine_of
@@ -84,14 +86,29 @@ def command(
     heed_sigterm()
     with Store(at) as store, _copies(at, uris) as copies:
         job = Job(allow_unlocked, reports, pages)
-        done = scan(_brought(uris, copies), store, job, chosen)
-        fleet = Fleet(store, done.files, done.read, done.cached, done.wrong)
+        paths, missing = _brought(uris, copies)
+        done = scan(paths, store, job, chosen)
+        missing += done.failed
+        fleet = Fleet(store, done.files, done.read, done.cached, missing + done.empty)
         if not done.read + done.cached:
-            raise WstraceError(
-                f"No trace and no log below {', '.join(uris)}.",
-                "Give folders that `wstrace run` made, or a folder above them.",
-            )
+            raise _nothing_read(uris, missing)
         _write(fleet, name, output)
+    if missing:
+        sys.exit(FOUND)
+
+
+def _nothing_read(uris: list[str], missing: list[str]) -> WstraceError:
+    what = f"No trace and no log below {', '.join(uris)}"
+    if not missing:
+        return WstraceError(
+            f"{what}.", "Give folders that `wstrace run` made, or a folder above them."
+        )
+    why = "; ".join(told.removesuffix(".") for told in missing[:_TOLD])
+    more = f"; and {len(missing) - _TOLD:,} more" if len(missing) > _TOLD else ""
+    return WstraceError(
+        f"{what} could be read: {why}{more}.",
+        "Check paths, addresses and permissions.",
+    )
 
 
 def _format(fmt: str | None, output: Path | None) -> str:
@@ -129,14 +146,15 @@ def _copies(cache: Path | None, uris: list[str]) -> Iterator[Path]:
         yield (cache or Path()).parent
 
 
-def _brought(uris: list[str], copies: Path) -> list[Path]:
-    """The paths of the URIs: what is not here is gathered first, below `copies`."""
+def _brought(uris: list[str], copies: Path) -> tuple[list[Path], list[str]]:
+    """The paths of the URIs, and what could not be brought: what is not here is gathered first,
+    below `copies`."""
     from wstrace.cli.counting import counting
     from wstrace.gather.copies import folder_name
     from wstrace.gather.gathering import gather
     from wstrace.gather.places import is_far, place_named
 
-    paths = []
+    paths, missing = [], []
     for uri in uris:
         path = copies / "gathered" / folder_name(uri) if is_far(uri) else Path(uri)
         if is_far(uri):
@@ -144,8 +162,11 @@ def _brought(uris: list[str], copies: Path) -> list[Path]:
                 done = gather([(uri, place_named(uri))], path, None, tell)
             for wrong in done.failed:
                 outlet.say(f"wstrace: not copied: {wrong}")
+            missing += [f"not copied: {wrong}" for wrong in done.failed]
+            if done.failed and not done.runs:
+                continue
         paths.append(path)
-    return paths
+    return paths, missing
 
 
 def _pages(name: str, output: Path | None, reports: str) -> str:

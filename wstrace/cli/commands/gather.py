@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -26,6 +26,9 @@ CHECK = Annotated[
     bool, typer.Option("--check", help="Copy nothing: hold what is there against its digests.")
 ]
 
+_MOST_RUNS: Final = 10
+"""Ids that an error names."""
+
 
 def command(
     output: OUT, sources: SOURCES = None, run: RUN = None, check: CHECK = False
@@ -33,8 +36,8 @@ def command(
     """Bring the traces of many hosts into one folder a run.
 
     What is there already is not copied again, and bytes are compared after copying. ray:/path
-    is that folder of every node of a Ray cluster. Exits 1 where a file could not be copied, or
-    (--check) is not what was copied.
+    is that folder of every node of a Ray cluster. Exits 1 where a file or a source could not be
+    copied, or (--check) is not what was copied; 2 where no source could be read.
     Example: wstrace gather /mnt/node*/traces s3://bucket/traces -o gathered
     """
     from wstrace.cli import outlet
@@ -61,8 +64,41 @@ def _gather(sources: list[str], output: Path, run: str | None) -> bool:
     places = [(source, place_named(source)) for source in sources]
     with counting() as tell:
         done = gather(places, output, run, tell, lambda word: outlet.say(f"wstrace: {word}"))
+    if not done.copied + done.known:
+        _refuse_nothing(done, run)
     _tell(done, output)
     return bool(done.failed)
+
+
+def _refuse_nothing(done: Gathered, run: str | None) -> None:
+    """An error for a call that found nothing; of what it found and could not copy `_tell` has
+    a line each."""
+    from wstrace.units import plural
+
+    if not done.failed and not done.listed:
+        raise WstraceError("No file of a trace was found there.", "Give folders with traces.")
+    if not done.failed:
+        some = sorted(name for name in done.others if name)[:_MOST_RUNS]
+        more = ", ..." if len(done.others) > _MOST_RUNS else ""
+        raise WstraceError(
+            f"Of {plural(done.listed, 'file')} there none is of a run {run}.",
+            f"Runs there: {', '.join(some)}{more}." if some else "No file there names a run.",
+        )
+    if not done.listed and done.silent == len(done.failed):
+        raise _nothing_read(done)
+
+
+def _nothing_read(done: Gathered) -> WstraceError:
+    from wstrace.cli import outlet
+
+    if len(done.failed) == 1 and done.refused:
+        return done.refused[0]
+    for wrong in done.failed[1:]:
+        outlet.say(f"wstrace: not copied: {wrong}")
+    return WstraceError(
+        f"Nothing was gathered: {done.failed[0]}.",
+        "Check the path or address, and its permissions.",
+    )
 
 
 def _check(folder: Path) -> bool:
@@ -90,8 +126,6 @@ def _tell(done: Gathered, folder: Path) -> None:
         outlet.say(f"wstrace: not copied: {clean_text(wrong)}")
     for told in done.words:
         outlet.say(f"wstrace: {clean_text(told)}")
-    if not done.copied + done.known and not done.failed:
-        raise WstraceError("No file of a trace was found there.", "Give folders with traces.")
     for run, count in done.runs.items():
         print(f"{clean_text(run)}: {plural(count, 'file')}")
     copied = f"{plural(done.copied, 'file')} copied ({human(done.bytes)})"

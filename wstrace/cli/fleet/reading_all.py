@@ -12,6 +12,7 @@ import msgspec
 from wstrace.cli.counting import counting
 from wstrace.cli.fleet.engines import Engine
 from wstrace.cli.fleet.job import Job
+from wstrace.errors import WstraceError
 from wstrace.fleet.found_files import files_of
 from wstrace.fleet.source import RowSource
 from wstrace.fleet.store import Store
@@ -20,12 +21,21 @@ from wstrace.fleet.summary import RunSummary
 
 @dataclass
 class Scanned:
-    """How a scan went: files looked at, rows from the cache and read, what was no trace."""
+    """How a scan went: files looked at, rows from the cache and read.
+
+    `failed`: paths and folders that could not be looked at. `empty`: paths that hold nothing.
+    """
 
     files: int = 0
     cached: int = 0
     read: int = 0
-    wrong: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> list[str]:
+        """Both, as a fleet's notes have them."""
+        return self.failed + self.empty
 
 
 def scan(paths: Sequence[Path], store: Store, job: Job, engine: Engine) -> Scanned:
@@ -34,12 +44,15 @@ def scan(paths: Sequence[Path], store: Store, job: Job, engine: Engine) -> Scann
     left = 0
     with counting() as tell:
         for path in paths:
-            before = done.files
-            for _ in store.take(files_of(path, done.wrong)):
-                done.files += 1
-                tell("Looking", done.files, None)
-            if done.files == before:
-                done.wrong.append(f"{path} holds no trace and no log")
+            before = done.files + len(done.failed)
+            try:
+                for _ in store.take(files_of(path, done.failed)):
+                    done.files += 1
+                    tell("Looking", done.files, None)
+            except WstraceError as error:  # no such path: the others are read
+                done.failed.append(error.message)
+            if done.files + len(done.failed) == before:
+                done.empty.append(f"{path} holds no trace and no log")
         for source in store.sources():
             known = _known(store, job, source)
             if known is None:
