@@ -15,6 +15,7 @@ import msgspec
 from wstrace.errors import WstraceError, one_line
 from wstrace.file_names import TraceFileKind, named_run, trace_file_kind
 from wstrace.trace.process_file import read_header
+from wstrace.trace.records import Header
 from wstrace.trace.run_file import read_run
 from wstrace.triage.log_run import is_log
 
@@ -134,13 +135,24 @@ def _run_of(path: Path, kind: FileKind) -> tuple[str, str, str]:
     try:
         if kind == "records":
             header = read_header(path)
-            process = f"{header.host} {header.pid} {header.wall_ns} {header.ns}"
-            return header.run, process, ""
+            return header.run, _process(header), ""
         meta = read_run(path)
         return (meta.run if meta else ""), "", ""
     except WstraceError as error:
         name = shown(path.name)
         return named_run(name), name, one_line(error.message)
+
+
+def process_of(path: Path) -> str:
+    """Whose records a file holds, as `FoundFile.process` says it; empty where it names none."""
+    try:
+        return _process(read_header(path))
+    except WstraceError:
+        return ""
+
+
+def _process(header: Header) -> str:
+    return f"{header.host} {header.pid} {header.wall_ns} {header.ns}"
 
 
 def shown(path: str) -> str:

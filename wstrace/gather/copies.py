@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +20,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from wstrace.errors import WstraceError, one_line
-from wstrace.file_names import name_of_its_own, part_of_name
+from wstrace.file_names import SUFFIX, name_of_its_own, part_of_name
 from wstrace.files import write_whole
+from wstrace.fleet.found_files import kind_of, process_of
 from wstrace.gather.places import FarFile
 from wstrace.plain_files import read_plain
 
@@ -36,10 +37,12 @@ _LONGEST: Final = 200
 _TABLES: Final = """
 create table copies (
     source text, folder text, name text, size integer, mark text, digest text, kept integer,
-    primary key (source, folder));
-create index names on copies (folder, name);
+    primary key (folder, name, source, kept));
+create index sources on copies (source);
+create table processes (folder text, process text, name text, primary key (folder, process));
 create table folders (folder text primary key, run text, changed integer);
-create table listed (path blob, size integer, mark text, node text);
+create table listed (path blob, size integer, mark text, node text, source text);
+create index listed_sources on listed (source);
 """
 
 
@@ -58,7 +61,11 @@ class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, omit_defaults=True):
-    """`gathered.json`, version 1: `files` by where they came from."""
+    """`gathered.json`, version 1: `files` by where they came from.
+
+    A place that gave several (other hosts' files lay there, or a file was cut) has a number
+    behind it for the others.
+    """
 
     version: int = VERSION
     run: str = ""
@@ -109,6 +116,7 @@ class Copies:
             )
             for copied in known.files.values():
                 self._add(file.parent.name, copied)
+        self._known_processes: set[str] = set()
         self._resume()
         self._journal = (folder / JOURNAL).open("ab")
         os.chmod(folder / JOURNAL, 0o600)
@@ -142,8 +150,22 @@ class Copies:
     def listed(self, files: Iterator[FarFile]) -> int:
         """Take the list of a place; returns how many files."""
         self._db.execute("delete from listed")
-        rows = ((os.fsencode(f.path), f.size, f.mark, f.node) for f in files)
-        return self._db.executemany("insert into listed values (?,?,?,?)", rows).rowcount
+        rows = ((os.fsencode(f.path), f.size, f.mark, f.node, f.source) for f in files)
+        return self._db.executemany("insert into listed values (?,?,?,?,?)", rows).rowcount
+
+    def forget_unlisted(self) -> None:
+        """Drop the copies of what the list does not have, and files that nobody copied."""
+        gone = "from copies where source not in (select source from listed)"
+        self._db.execute(
+            f"update folders set changed = 1 where folder in (select folder {gone})"
+        )
+        self._db.execute(f"delete {gone}")
+        for (folder,) in self._db.execute("select folder from folders").fetchall():
+            query = "select name from copies where folder = ? and kept"
+            names = {name for (name,) in self._db.execute(query, (folder,))}
+            for file in (self.folder / folder).iterdir():
+                if file.name not in names and kind_of(file.name) is not None:
+                    file.unlink()
 
     def to_look_at(self) -> Iterator[FarFile]:
         """The list, in the order of nodes and names."""
@@ -173,6 +195,22 @@ class Copies:
         self._of(folder.name, "" if own else run)
         return folder
 
+    def of_process(self, folder: Path, process: str) -> str:
+        """The name of the file there that holds this process's records; empty for none."""
+        if folder.name not in self._known_processes:
+            self._known_processes.add(folder.name)
+            for file in sorted(folder.glob(f"*{SUFFIX}")):
+                if found := process_of(file):
+                    self.keeps(folder, found, file.name)
+        query = "select name from processes where folder = ? and process = ?"
+        found_name = self._db.execute(query, (folder.name, process)).fetchone()
+        return str(found_name[0]) if found_name else ""
+
+    def keeps(self, folder: Path, process: str, name: str) -> None:
+        """A process's records have that name now, unless they have one."""
+        row = (folder.name, process, name)
+        self._db.execute("insert or ignore into processes values (?,?,?)", row)
+
     def add(self, folder: Path, copied: Copied) -> None:
         """A file that was brought: in the journal before this returns."""
         run = self._db.execute(
@@ -195,7 +233,8 @@ class Copies:
         self._db.execute("update folders set changed = 1 where folder = ?", (folder,))
         if copied.kept:  # what had this name and other bytes is gone
             self._db.execute(
-                "update copies set kept = 0 where folder = ? and name = ? and digest != ?",
+                "update or replace copies set kept = 0"
+                " where folder = ? and name = ? and kept and digest != ?",
                 (folder, copied.name, copied.digest),
             )
         self._add(folder, copied)
@@ -211,9 +250,34 @@ class Copies:
         for folder, run in self._db.execute(changed).fetchall():
             query = "select name, source, size, mark, digest, kept from copies where folder = ?"
             rows = (_copied(row) for row in self._db.execute(query, (folder,)))
-            made = Manifest(run=run, files={copied.source: copied for copied in rows})
+            if not self._has_copies(folder):
+                self._leave(self.folder / folder)
+                continue
+            made = Manifest(run=run, files=_by_source(rows))
             data = msgspec.json.format(msgspec.json.encode(made), indent=1)
             write_whole(data, self.folder / folder / MANIFEST, 0o600)
+
+    def _has_copies(self, folder: str) -> bool:
+        query = "select 1 from copies where folder = ? limit 1"
+        return self._db.execute(query, (folder,)).fetchone() is not None
+
+    def _leave(self, folder: Path) -> None:
+        """A folder of which nothing is left."""
+        (folder / MANIFEST).unlink(missing_ok=True)
+        with suppress(OSError):  # somebody else's file is in it
+            folder.rmdir()
+
+
+def _by_source(rows: Iterable[Copied]) -> dict[str, Copied]:
+    files: dict[str, Copied] = {}
+    times: dict[str, int] = {}
+    for copied in rows:
+        key = copied.source
+        while key in files:
+            times[copied.source] = times.get(copied.source, 1) + 1
+            key = f"{copied.source} {times[copied.source]}"
+        files[key] = copied
+    return files
 
 
 def _copied(row: tuple[Any, ...]) -> Copied:

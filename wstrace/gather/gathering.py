@@ -17,10 +17,10 @@ from typing import Final
 
 from wstrace.errors import WstraceError
 from wstrace.file_names import RUN_FILE, SUFFIX
-from wstrace.fleet.found_files import FoundFile, kind_of, look, named_kind, shown
+from wstrace.fleet.found_files import FoundFile, kind_of, look, named_kind, process_of, shown
 from wstrace.gate.runs import ends_worse
 from wstrace.gather.copies import LOGS, PART, UNREAD, Copied, Copies, alone, file_name
-from wstrace.gather.places import FarFile, Place, UnansweredError, why
+from wstrace.gather.places import PIECE, FarFile, Place, UnansweredError, why
 from wstrace.trace.cleaning import clean_text
 from wstrace.trace.run_file import read_run
 from wstrace.units import plural
@@ -59,18 +59,23 @@ def gather(
     run: str | None,
     tell: Tell,
     say: Callable[[str], None] = lambda word: None,
+    *,
+    only_listed: bool = False,
 ) -> Gathered:
     """Bring the files of `places` (each with its name) below `folder`; `run`: only this one.
 
     A file or a place that cannot be read is told in `failed`, and the rest goes on. Another
-    call that works in `folder` is waited for, which `say` is told. Raises WstraceError where a
-    manifest cannot be read, and OSError where `folder` cannot be written.
+    call that works in `folder` is waited for, which `say` is told. `only_listed`, for one
+    place: what it has no longer goes here too, unless a part could not be listed. Raises
+    WstraceError where a manifest cannot be read, and OSError where `folder` cannot be written.
     """
     done = Gathered()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with alone(folder, lambda: say(BUSY)), Copies(folder) as copies:
         for name, place in places:
-            total = _listed(name, place, copies, done)
+            total, whole = _listed(name, place, copies, done)
+            if only_listed and whole:
+                copies.forget_unlisted()
             unanswered = 0
             for number, file in enumerate(copies.to_look_at(), 1):
                 answered = _one(place, file, copies, run, done)
@@ -84,11 +89,14 @@ def gather(
     return done
 
 
-def _listed(name: str, place: Place, copies: Copies, done: Gathered) -> int:
-    total = 0
+def _listed(name: str, place: Place, copies: Copies, done: Gathered) -> tuple[int, bool]:
+    """How many files a place has, and whether that is all of them."""
+    total, whole = 0, False
     try:
         total = copies.listed(place.files())
+        whole = not place.wrong
     except OSError as error:
+        whole = isinstance(error, FileNotFoundError)  # nothing is there
         done.failed.append(clean_text(f"{name}: {why(error)}"))
         done.silent += 1
     except WstraceError as error:
@@ -98,12 +106,12 @@ def _listed(name: str, place: Place, copies: Copies, done: Gathered) -> int:
         done.silent += 1
     done.failed += place.wrong
     done.listed += total
-    return total
+    return total, whole
 
 
 def _one(place: Place, file: FarFile, copies: Copies, run: str | None, done: Gathered) -> bool:
     """Bring a file that is not there yet; False where its place gave no answer."""
-    source = shown(f"{file.node[:12]}:{file.path}" if file.node else file.path)
+    source = file.source
     known = copies.run_of(source, file)
     if known is not None:
         if _is_asked_for(run, known, done):
@@ -153,32 +161,54 @@ def _place(
     """Give a copied file its name, in its run's folder."""
     run = LOGS if found.kind == "log" else found.run or UNREAD
     folder = copies.place(run)
-    target = folder / _name(found, folder, run)
+    target = folder / _name(found, folder, run, copies, done)
     there = look(str(target), found.kind) if target.exists() else None
     same = there is not None and there.digest == found.digest
     better = there is None or (not same and _better(found, there, done))
     if better:
         os.chmod(found.path, 0o600)
         os.replace(found.path, target)
+    if found.kind == "records" and not found.wrong:
+        copies.keeps(folder, found.process, target.name)
     kept = better or same
     copied = Copied(target.name, source, found.size, file.mark, found.digest, kept)
     copies.add(folder, copied)
 
 
-def _name(found: FoundFile, folder: Path, run: str) -> str:
-    """Two processes' files that have one name (somebody changed it) get two."""
+def _name(found: FoundFile, folder: Path, run: str, copies: Copies, done: Gathered) -> str:
+    """The name that a file gets: a process has one, whatever its file is called."""
     name = Path(found.path).name
     if run in (LOGS, UNREAD):
         return f"{found.digest[:8]}-{name}"
     if found.kind == "end":
         return RUN_FILE
-    if found.wrong or not (folder / name).exists():
+    if found.wrong:
         return name
-    there = look(str(folder / name), found.kind)
-    if there.process in (found.process, name):
+    known = copies.of_process(folder, found.process)
+    if known and _same_beginning(folder / known, Path(found.path)):
+        return known
+    if known:
+        done.words.append(f"{known} and {name} are of one process and differ: both are kept")
+        return _marked(known, found.digest[:8])
+    if not (folder / name).exists() or not process_of(folder / name):
         return name
+    # somebody gave two processes' files one name
     made = hashlib.blake2b(found.process.encode(), digest_size=4).hexdigest()
-    return f"{name.removesuffix(SUFFIX)[:180]}-{made}{SUFFIX}"
+    return _marked(name, made)
+
+
+def _marked(name: str, mark: str) -> str:
+    return f"{name.removesuffix(SUFFIX)[:180]}-{mark}{SUFFIX}"
+
+
+def _same_beginning(one: Path, other: Path) -> bool:
+    """Whether two files are equal as far as the shorter one goes."""
+    with one.open("rb") as first, other.open("rb") as second:
+        while (piece := first.read(PIECE)) and (beside := second.read(PIECE)):
+            least = min(len(piece), len(beside))
+            if piece[:least] != beside[:least]:
+                return False
+    return True
 
 
 def _better(new: FoundFile, old: FoundFile, done: Gathered) -> bool:

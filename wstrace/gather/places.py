@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from wstrace.errors import WstraceError, one_line
-from wstrace.fleet.found_files import files_of, kind_of
+from wstrace.fleet.found_files import files_of, kind_of, shown
 from wstrace.gather.ray_cluster import connected, gone, nodes, on_node
 from wstrace.plain_files import open_plain
 from wstrace.trace.cleaning import clean_text
@@ -43,6 +43,11 @@ class FarFile:
     def name(self) -> str:
         """Its base name."""
         return self.path.rstrip("/").rpartition("/")[2]
+
+    @property
+    def source(self) -> str:
+        """Where it came from, as a manifest has it."""
+        return shown(f"{self.node[:12]}:{self.path}" if self.node else self.path)
 
 
 class Place(Protocol):
@@ -86,7 +91,8 @@ class Folder:
     wrong: list[str] = field(default_factory=list)
 
     def files(self) -> Iterator[FarFile]:
-        """In no order; WstraceError where there is no such folder."""
+        """In no order, by their whole paths; WstraceError where there is no such folder."""
+        here = os.getcwd()
         for path, _ in files_of(self.root, self.wrong):
             try:
                 found = os.stat(path)
@@ -94,7 +100,7 @@ class Folder:
                 self.wrong.append(one_line(f"{path}: {why(error)}"))
                 continue
             if stat.S_ISREG(found.st_mode):
-                yield FarFile(path, found.st_size, str(found.st_mtime_ns))
+                yield FarFile(os.path.join(here, path), found.st_size, str(found.st_mtime_ns))
             else:
                 self.wrong.append(one_line(f"{path}: not a plain file"))
 

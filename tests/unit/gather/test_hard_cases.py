@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -250,6 +252,137 @@ def test_check_finds_what_is_no_longer_what_was_copied(tmp_path: Path) -> None:
     for name, word in ((changed, "is not what was copied"), (gone, "is gone")):
         assert any(name.name in line and word in line for line in said)
     assert any("other.wst.jsonl is in no manifest" in line for line in said)
+
+
+def checked(here: Path) -> list[str]:
+    return check(here, lambda *_: None).wrong
+
+
+def test_other_files_that_lay_in_the_same_place_are_known_too(tmp_path: Path) -> None:
+    """Two hosts gather the same path into one folder, and a relative one from two folders."""
+    far, here = tmp_path / "far", tmp_path / "here"
+    write_run(Plan(run="a", ranks=2, hosts=2), tmp_path / "all")
+    for exit_code, host in enumerate(("node0", "node1")):
+        shutil.rmtree(far, ignore_errors=True)
+        far.mkdir()
+        for file in (tmp_path / "all" / host).glob("*.wst.jsonl"):
+            shutil.copy2(file, far / "0.wst.jsonl")
+        (end,) = (tmp_path / "all" / "node0").glob("run.*.json")
+        text = end.read_text().replace('"exit_code":0', f'"exit_code":{exit_code}')
+        (far / "run.json").write_text(text)
+        assert bring(far, here).copied == 2
+        assert checked(here) == []
+    assert json.loads((here / "a" / "run.json").read_text())["exit_code"] == 1
+    assert len(load_run(here / "a").workers) == 2
+    assert (bring(far, here).known, checked(here)) == (2, [])
+
+
+def test_a_relative_source_is_known_by_its_whole_path(tmp_path: Path) -> None:
+    for name in "ab":
+        write_run(Plan(run=f"run-{name}"), tmp_path / name / "traces")
+        (tmp_path / name / "traces" / "serve.log").write_text(f"log of {name}")
+        told = wstrace("gather", "traces", "-o", str(tmp_path / "here"), cwd=tmp_path / name)
+        assert told.returncode == 0
+    assert checked(tmp_path / "here") == []
+    logs = {str(tmp_path / name / "traces" / "serve.log") for name in "ab"}
+    assert sources(tmp_path / "here" / "logs") == logs
+    for place in ("traces", "traces/", "./traces", str(tmp_path / "a" / "traces")):
+        told = wstrace("gather", place, "-o", str(tmp_path / "here"), cwd=tmp_path / "a")
+        assert "0 files copied (0 B), 3 there before" in told.stdout
+
+
+def test_a_source_that_was_cut_later_leaves_its_copy_known(tmp_path: Path) -> None:
+    far, here = tmp_path / "far", tmp_path / "here"
+    (file,) = write_run(Plan(run="a"), far).files.values()
+    whole = file.read_bytes()
+    bring(far, here)
+    for size in (-40, -80):
+        file.write_bytes(whole[:size])
+        bring(far, here)
+        assert checked(here) == []
+    assert (here / "a" / file.name).read_bytes() == whole
+    assert bring(far, here).known == 2
+
+
+def test_a_manifest_of_an_earlier_wstrace_is_read(tmp_path: Path) -> None:
+    """It had one copy for each source, and relative ones."""
+    far, here = tmp_path / "far", tmp_path / "here"
+    write_run(Plan(run="a"), far)
+    bring(far, here)
+    manifest = here / "a" / MANIFEST
+    made = json.loads(manifest.read_text())
+    for known in made["files"].values():
+        known["source"] = known["source"].removeprefix(f"{tmp_path}/")
+    made["files"] = {known["source"]: known for known in made["files"].values()}
+    manifest.write_text(json.dumps(made))
+    assert checked(here) == []
+    done = bring(far, here)
+    assert (done.failed, done.words, checked(here)) == ([], [], [])
+    assert done.runs == {"a": 2}
+
+
+def test_a_copy_under_another_name_is_no_second_process(tmp_path: Path) -> None:
+    far, here = tmp_path / "far", tmp_path / "here"
+    files = write_run(Plan(run="a", ranks=2), far).files
+    whole = files[0].read_bytes()
+    bring(far, here)
+    (far / "old-copy.wst.jsonl").write_bytes(whole[:-40])
+    (far / "same.wst.jsonl").write_bytes(whole)
+    assert bring(far, here).failed == []
+    assert len(list((here / "a").glob("*.wst.jsonl"))) == 2
+    assert (here / "a" / files[0].name).read_bytes() == whole
+    assert checked(here) == []
+    # the other order, and as after a kill between the rename and the journal
+    there = tmp_path / "there"
+    first = tmp_path / "first"
+    first.mkdir()
+    (first / "old-copy.wst.jsonl").write_bytes(whole[:-40])
+    bring(first, there)
+    (there / "a" / MANIFEST).unlink()
+    bring(far, there)
+    (kept,) = there.rglob("old-copy.wst.jsonl")
+    assert kept.read_bytes() == whole
+    assert len(list((there / "a").glob("*.wst.jsonl"))) == 2
+    assert checked(there) == []
+
+
+def test_files_of_one_process_that_differ_are_both_kept_and_told(tmp_path: Path) -> None:
+    far, here = tmp_path / "far", tmp_path / "here"
+    (file,) = write_run(Plan(run="a"), far).files.values()
+    whole = file.read_bytes()
+    bring(far, here)
+    header, rest = whole.split(b"\n", 1)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / file.name).write_bytes(header + b"\n" + b" " * 50 + rest)
+    done = bring(tmp_path / "other", here)
+    assert [word for word in done.words if "are of one process and differ: both" in word]
+    assert len(list((here / "a").glob("*.wst.jsonl"))) == 2
+    assert (here / "a" / file.name).read_bytes() == whole
+    assert checked(here) == []
+    assert bring(tmp_path / "other", here).known == 1
+
+
+def test_only_what_is_listed_stays_where_that_is_asked(tmp_path: Path) -> None:
+    far, here = tmp_path / "far", tmp_path / "here"
+    for name in "ab":
+        write_run(Plan(run=name, ranks=2), far / name)
+
+    def again() -> Gathered:
+        return gather([("far", Folder(far))], here, None, lambda *_: None, only_listed=True)
+
+    assert again().runs == {"a": 3, "b": 3}
+    (here / "a" / "stray.wst.jsonl").write_bytes(b"")
+    shutil.rmtree(far / "b")
+    next((far / "a").rglob("*.wst.jsonl")).unlink()
+    assert again().runs == {"a": 2}
+    assert below(here) == {
+        f"a/{name}" for name in ("run.json", MANIFEST, *(f.name for f in far.rglob("*.jsonl")))
+    }
+    os.mkfifo(far / "pipe.wst.jsonl")  # not all could be listed: nothing goes
+    shutil.rmtree(far / "a")
+    assert again().runs == {"a": 2}
+    (far / "pipe.wst.jsonl").unlink()
+    assert again().runs == {}
 
 
 @pytest.mark.parametrize(

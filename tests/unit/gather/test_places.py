@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -227,3 +228,25 @@ def test_a_fleet_of_what_cannot_be_listed_says_why(
     assert (told.returncode, told.stdout) == (2, "")
     first, _ = told.stderr.splitlines()
     assert first.endswith("deny: Permission denied.")
+
+
+def test_a_fleet_counts_what_an_address_has_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        write_run(Plan(run=name), tmp_path / "far" / name)
+
+    def runs() -> tuple[int, list[str]]:
+        told = wstrace(
+            "fleet", f"failing://{tmp_path}/far", "--jobs", "1", "--format", "json", "--cache",
+            str(tmp_path / "cache"),
+        )  # fmt: skip
+        return told.returncode, [run["run"] for run in json.loads(told.stdout)["runs"]]
+
+    assert runs() == (0, ["a", "b"])
+    shutil.rmtree(tmp_path / "far" / "b")
+    assert runs() == (0, ["a"])
+    write_run(Plan(run="b"), tmp_path / "far" / "b")
+    assert runs() == (0, ["a", "b"])
+    fails(monkeypatch, "far")  # what was brought before is shown, with a note
+    assert runs() == (1, ["a", "b"])

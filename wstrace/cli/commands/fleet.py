@@ -159,7 +159,7 @@ def _brought(uris: list[str], copies: Path) -> tuple[list[Path], list[str]]:
         path = copies / "gathered" / folder_name(uri) if is_far(uri) else Path(uri)
         if is_far(uri):
             with counting() as tell:
-                done = gather([(uri, place_named(uri))], path, None, tell)
+                done = gather([(uri, place_named(uri))], path, None, tell, only_listed=True)
             for wrong in done.failed:
                 outlet.say(f"wstrace: not copied: {wrong}")
             missing += [f"not copied: {wrong}" for wrong in done.failed]
