@@ -190,10 +190,17 @@ def _extra(finding: Finding) -> str:
 
 
 def _worse(a: Finding, b: Finding) -> Finding:
-    worst = max(a, b, key=lambda f: (-ORDER[f.severity], f.serving_bytes or 0))
+    worst = max(a, b, key=_harm)
     ranks = tuple(dict.fromkeys(a.ranks + b.ranks))
     layers = tuple(sorted({*a.layers, *b.layers}))
     return replace(worst, ranks=ranks, layers=layers)
+
+
+def _harm(finding: Finding) -> tuple[int, int, int, int]:
+    """How bad a rank is off: of equal requests the larger bound, then the smaller arena."""
+    bound = (finding.bound.bytes or 0) if finding.bound else 0
+    request, arena = finding.serving_bytes or 0, finding.arena_bytes or 0
+    return -ORDER[finding.severity], request, bound, -arena
 
 
 def _rank(finding: Finding) -> tuple[object, ...]:
