@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
@@ -14,8 +13,8 @@ import msgspec
 
 from wstrace.errors import WstraceError, one_line
 from wstrace.file_names import TraceFileKind, named_run, trace_file_kind
+from wstrace.trace.each_once import digest_of, process_named
 from wstrace.trace.process_file import read_header
-from wstrace.trace.records import Header
 from wstrace.trace.run_file import read_run
 from wstrace.triage.log_run import is_log
 
@@ -113,19 +112,12 @@ def look(path: str, kind: FileKind) -> FoundFile:
         size, mtime = found.st_size, found.st_mtime_ns
         if not stat.S_ISREG(found.st_mode):
             return FoundFile(path, kind, size, mtime, run=named, wrong="not a plain file")
-        digest = _digest(path)
+        digest = digest_of(path)
     except OSError as error:
         why = one_line(error.strerror or str(error))
         return FoundFile(path, kind, size, mtime, run=named, wrong=why)
     run, process, wrong = _run_of(Path(path), kind)
     return FoundFile(path, kind, size, mtime, digest, run, process, wrong)
-
-
-def _digest(path: str) -> str:
-    """Thirty-two hex digits over the bytes."""
-    with open(path, "rb") as file:
-        made = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
-    return made.hexdigest()
 
 
 def _run_of(path: Path, kind: FileKind) -> tuple[str, str, str]:
@@ -135,7 +127,7 @@ def _run_of(path: Path, kind: FileKind) -> tuple[str, str, str]:
     try:
         if kind == "records":
             header = read_header(path)
-            return header.run, _process(header), ""
+            return header.run, process_named(header), ""
         meta = read_run(path)
         return (meta.run if meta else ""), "", ""
     except WstraceError as error:
@@ -146,13 +138,9 @@ def _run_of(path: Path, kind: FileKind) -> tuple[str, str, str]:
 def process_of(path: Path) -> str:
     """Whose records a file holds, as `FoundFile.process` says it; empty where it names none."""
     try:
-        return _process(read_header(path))
+        return process_named(read_header(path))
     except WstraceError:
         return ""
-
-
-def _process(header: Header) -> str:
-    return f"{header.host} {header.pid} {header.wall_ns} {header.ns}"
 
 
 def shown(path: str) -> str:

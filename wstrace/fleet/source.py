@@ -14,14 +14,15 @@ from functools import cached_property
 import msgspec
 
 from wstrace.fleet.found_files import FoundFile, shown
-from wstrace.units import plural
+from wstrace.trace.each_once import each_once
 
 
 class RowSource(msgspec.Struct, frozen=True, dict=True):
     """The files of one run (`log` False) or one log, and what was noticed when choosing them.
 
-    `ends` are the folders whose run.json is this run's. `digest` is over what was chosen:
-    equal digests give equal rows. `whole`: every file could be read when it was looked at.
+    `ends` are the folders whose run.json is this run's. `doubts`: what was not chosen may have
+    held more. `digest` is over what was chosen and said: equal digests give equal rows.
+    `whole`: every file could be read when it was looked at.
     """
 
     run: str
@@ -31,6 +32,7 @@ class RowSource(msgspec.Struct, frozen=True, dict=True):
     bytes: int = 0
     digest: str = ""
     words: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     whole: bool = True
 
     @cached_property
@@ -51,14 +53,16 @@ def source_of(run: str, found: Sequence[FoundFile]) -> RowSource:
     """The source of some files of one run, each process's file once."""
     records = [file for file in found if file.kind == "records"]
     ends = [file for file in found if file.kind == "end"]
-    kept, words = _each_once(records)
+    once = each_once(records)
+    kept, told = once.files, [*once.words, *once.doubts]
     return RowSource(
         run=run,
         files=tuple(file.path for file in kept),
         ends=tuple(sorted({os.path.dirname(file.path) for file in ends})),
         bytes=sum(file.size for file in kept),
-        digest=_digest([run, *(f.digest or f.path for f in [*kept, *ends])]),
-        words=tuple(words),
+        digest=_digest([*told, run, *(f.digest or f.path for f in [*kept, *ends])]),
+        words=tuple(once.words),
+        doubts=tuple(once.doubts),
         whole=all(file.digest for file in (*kept, *ends)),
     )
 
@@ -74,30 +78,3 @@ def _digest(parts: Iterable[str]) -> str:
     for part in sorted(parts):
         made.update(part.encode(errors="surrogateescape") + b"\0")
     return made.hexdigest()
-
-
-def _each_once(records: Sequence[FoundFile]) -> tuple[list[FoundFile], list[str]]:
-    """Of several copies of a process's file the longest is read."""
-    by_bytes: dict[str, FoundFile] = {}
-    for file in records:
-        # what holds no record is equal for many processes
-        own = os.path.basename(file.path) if file.wrong else ""
-        by_bytes.setdefault(f"{file.digest or file.path}/{own}", file)
-    of_process: dict[str, list[FoundFile]] = {}
-    for file in by_bytes.values():
-        of_process.setdefault(file.process or shown(file.path), []).append(file)
-    kept = [max(copies, key=lambda f: (not f.wrong, f.size)) for copies in of_process.values()]
-    kept = _without_torn_copies(kept)
-    words = []
-    if twice := len(records) - len(by_bytes):
-        words.append(f"{plural(twice, 'file')} of this run lay there twice: counted once")
-    if differ := len(by_bytes) - len(kept):
-        of = "a file that differs" if differ == 1 else f"{differ} files that differ"
-        words.append(f"{of} from a copy of the same process: the longest was read")
-    return sorted(kept, key=lambda file: file.path), words
-
-
-def _without_torn_copies(kept: Sequence[FoundFile]) -> list[FoundFile]:
-    """Files without one that cannot be read and has the name of one that can: its copy."""
-    names = {os.path.basename(file.path) for file in kept if not file.wrong}
-    return [f for f in kept if not f.wrong or os.path.basename(f.path) not in names]

@@ -29,7 +29,7 @@ from wstrace.triage.log_run import LogRun, log_run
 from wstrace.units import plural
 from wstrace.vllm.limits import rows as numbers
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Goes up when a summary of the same bytes changes."""
 Row = dict[str, Any]
 RowKind = Literal["run", "log", "unread"]
@@ -110,6 +110,7 @@ def open_source(source: RowSource, *, allow_unlocked: bool = False) -> AnalysedR
     for folder, files in source.by_folder.items():
         traces.append(load_files([Path(file) for file in files], source.run, Path(folder)))
     trace = one_trace(traces)
+    trace.doubts += source.doubts
     if not trace.processes and (source.files or trace.meta is None):
         raise WstraceError(
             trace.doubts[0] if trace.doubts else "nothing of it could be read",

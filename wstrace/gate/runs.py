@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.findings.ends import ended, failed
-from wstrace.trace.reader import Progress, Trace, load_trace
+from wstrace.trace.reader import Progress, Trace, kept_once, load_trace
 from wstrace.trace.run_file import RunFile
 from wstrace.triage.log_run import is_log, log_run
 
@@ -52,15 +52,19 @@ def ends_worse(one: RunFile | None, other: RunFile | None) -> bool:
 
 
 def one_trace(traces: list[Trace]) -> Trace:
-    """One trace of all the processes of some of one run; a file given twice counts once."""
+    """One trace of all the processes of some of one run, each once.
+
+    Raises WstraceError where a file has gone since it was read.
+    """
     first = traces[0]
-    processes = {p.path.resolve(): p for trace in traces for p in trace.processes}
+    processes = {str(p.path.resolve()): p for trace in traces for p in trace.processes}
+    once = kept_once([(Path(file), p.header) for file, p in processes.items()])
     return Trace(
         path=first.path,
         run=first.run,
-        processes=list(processes.values()),
+        processes=[processes[file.path] for file in once.files],
         meta=_worst_end(traces),
-        notes=list(dict.fromkeys(note for t in traces for note in t.notes)),
-        doubts=list(dict.fromkeys(doubt for t in traces for doubt in t.doubts)),
+        notes=list(dict.fromkeys([*(n for t in traces for n in t.notes), *once.words])),
+        doubts=list(dict.fromkeys([*(d for t in traces for d in t.doubts), *once.doubts])),
         unread=sum(trace.unread for trace in traces),
     )

@@ -20,8 +20,9 @@ from wstrace.file_names import RUN_FILE, SUFFIX
 from wstrace.fleet.found_files import FoundFile, kind_of, look, named_kind, process_of, shown
 from wstrace.gate.runs import ends_worse
 from wstrace.gather.copies import LOGS, PART, UNREAD, Copied, Copies, alone, file_name
-from wstrace.gather.places import PIECE, FarFile, Place, UnansweredError, why
+from wstrace.gather.places import FarFile, Place, UnansweredError, why
 from wstrace.trace.cleaning import clean_text
+from wstrace.trace.each_once import same_beginning
 from wstrace.trace.run_file import read_run
 from wstrace.units import plural
 
@@ -185,7 +186,7 @@ def _name(found: FoundFile, folder: Path, run: str, copies: Copies, done: Gather
     if found.wrong:
         return name
     known = copies.of_process(folder, found.process)
-    if known and _same_beginning(folder / known, Path(found.path)):
+    if known and same_beginning(folder / known, Path(found.path)):
         return known
     if known:
         done.words.append(f"{known} and {name} are of one process and differ: both are kept")
@@ -199,16 +200,6 @@ def _name(found: FoundFile, folder: Path, run: str, copies: Copies, done: Gather
 
 def _marked(name: str, mark: str) -> str:
     return f"{name.removesuffix(SUFFIX)[:180]}-{mark}{SUFFIX}"
-
-
-def _same_beginning(one: Path, other: Path) -> bool:
-    """Whether two files are equal as far as the shorter one goes."""
-    with one.open("rb") as first, other.open("rb") as second:
-        while (piece := first.read(PIECE)) and (beside := second.read(PIECE)):
-            least = min(len(piece), len(beside))
-            if piece[:least] != beside[:least]:
-                return False
-    return True
 
 
 def _better(new: FoundFile, old: FoundFile, done: Gathered) -> bool:

@@ -12,6 +12,7 @@ from typing import Final
 from wstrace.errors import WstraceError, one_line
 from wstrace.file_names import SUFFIX
 from wstrace.trace.collapsing import RunLines
+from wstrace.trace.each_once import Kept, ReadableCopy, each_once
 from wstrace.trace.gaps import gaps
 from wstrace.trace.process_file import (
     ProcessTrace,
@@ -81,7 +82,9 @@ def load_trace(
     chosen, notes = _choose_run(path, [h.run for _, h in headers], run, headers)
     meta, doubts = _run_of(path, chosen)
     processes = []
-    wanted = [file for file, header in headers if header.run == chosen]
+    of_run = [(file, header) for file, header in headers if header.run == chosen]
+    once = kept_once(of_run)
+    wanted = [Path(file.path) for file in once.files]
     collapse = None if whole else _shared(wanted)
     with _uncollected():
         for file in wanted:
@@ -90,8 +93,17 @@ def load_trace(
             doubts += [why for why in told if why not in doubts]
             if progress is not None:
                 progress(file.stat().st_size)
-    doubts += _parents_gone(path, processes)
-    return Trace(path, chosen, processes, meta, notes, doubts + torn)
+    doubts += _parents_gone(path, processes, {file.name for file, _ in of_run})
+    doubts += once.doubts + torn
+    return Trace(path, chosen, processes, meta, notes + once.words, doubts)
+
+
+def kept_once(files: Sequence[tuple[Path, Header]]) -> Kept[ReadableCopy]:
+    """Each process's file once. Raises WstraceError (exit 2) where one has gone meanwhile."""
+    try:
+        return each_once([ReadableCopy(str(file), header) for file, header in files])
+    except OSError as error:
+        raise unreadable(Path(error.filename), error) from error
 
 
 def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
@@ -148,10 +160,9 @@ def _beyond(process: ProcessTrace) -> Iterator[str]:
         )
 
 
-def _parents_gone(path: Path, processes: list[ProcessTrace]) -> list[str]:
-    """Files of a forked child's parent that a folder lacks; one that was lost while it was
-    written is in the child's last word."""
-    names = {process.path.name for process in processes}
+def _parents_gone(path: Path, processes: list[ProcessTrace], names: set[str]) -> list[str]:
+    """Files of a forked child's parent that are not among a folder's `names`; one that was lost
+    while it was written is in the child's last word."""
     gone = {p.header.parent: p.path.name for p in processes if p.header.parent and not p.lost}
     return [
         f"{one_line(parent)} is gone: the process of {one_line(child)} was forked from its own"
