@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun, Verdict, analyse, load_run
@@ -16,12 +16,19 @@ from wstrace.triage.log_run import LogRun, is_log, log_run
 from wstrace.units import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
     import plotly.graph_objects as go
 
     from wstrace.bounds.bound import Bound
-    from wstrace.planning.plan import ReservePlan
+    from wstrace.planning.plan import ReservePlan, Wishes
     from wstrace.report.html.plotting import Figure
+
+_EXAMPLES: Final = {
+    "cover": 'cover={"layer.py:forward": "observed"}',
+    "limits": 'limits={"max_model_len": 65536}',
+}
 
 
 def load(path: str | PathLike[str], *, run: str | None = None) -> Trace:
@@ -126,24 +133,32 @@ class Trace:
     def reserve(
         self,
         *,
-        cover: Mapping[str, str] | None = None,
-        budget: int | None = None,
-        limits: Mapping[str, int] | None = None,
+        cover: Mapping[str, str | int] | None = None,
+        budget: int | str | None = None,
+        limits: Mapping[str, int | str] | None = None,
     ) -> ReservePlan:
         """The reserve that `wstrace reserve` would write: `config`, `can_fail`, `payload()`.
 
         `cover` has a choice for a site (`bound`, `observed`, `p99` or a size), `budget` is the
         most bytes for all slots of a rank, `limits` are what-ifs and numbers that the trace
-        lacks, as `--set` takes them. A log takes `limits` only. Raises WstraceError where there
-        is nothing to reserve.
+        lacks. All are read as `--cover`, `--budget` and `--set` are: sizes are bytes or a text
+        such as `2GiB`. A log takes `limits` only. Raises WstraceError where one is not
+        understood, and where there is nothing to reserve.
         """
+        from wstrace.known_sites.given import Giver, numbers
         from wstrace.planning.from_run import plan_run
         from wstrace.planning.plan import Wishes, refuse_empty_reserve
+        from wstrace.units import as_text, parse_bytes
 
+        wishes = Wishes(
+            cover={as_text(site): as_text(choice) for site, choice in _items("cover", cover)},
+            budget=None if budget is None else parse_bytes(as_text(budget)),
+            limits=numbers(_items("limits", limits), Giver("limits", _EXAMPLES["limits"])),
+        )
         if isinstance(self._run, LogRun):
-            return _plan_log(self._run, cover, budget, limits)
+            return _plan_log(self._run, wishes)
         fresh = analyse(self._run.trace)  # a plan completes the workers' limits
-        made = plan_run(fresh, Wishes(cover=cover, budget=budget, limits=limits))
+        made = plan_run(fresh, wishes)
         refuse_empty_reserve(made)
         return made
 
@@ -177,19 +192,27 @@ class Trace:
         return resolved(spec, theme)
 
 
-def _plan_log(
-    run: LogRun,
-    cover: Mapping[str, str] | None,
-    budget: int | None,
-    limits: Mapping[str, int] | None,
-) -> ReservePlan:
+def _items(name: str, given: object) -> Iterable[tuple[object, object]]:
+    """What the argument `name` has. Raises WstraceError for what is no mapping."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise WstraceError(
+            f"{name} is no mapping, but {type(given).__name__}.",
+            f"For example: {_EXAMPLES[name]}",
+        )
+    return given.items()
+
+
+def _plan_log(run: LogRun, wishes: Wishes) -> ReservePlan:
     """The reserve that a log calls for, read again with the numbers that it lacks."""
     from wstrace.triage.diagnose.numbers import Given, refuse_unknown
     from wstrace.triage.reserve_plan import plan_report
 
-    if cover or budget is not None:
+    if wishes.cover or wishes.budget is not None:
         raise WstraceError(
             "A log says too little for cover= and budget=.", "Record a trace: wstrace run."
         )
-    refuse_unknown(limits or {})
-    return plan_report(log_run(run.trace.path, Given(dict(limits or {}))).report)
+    given = Given(dict(wishes.limits or {}), option="limits")
+    refuse_unknown(given)
+    return plan_report(log_run(run.trace.path, given).report)

@@ -8,6 +8,7 @@ from wstrace.errors import WstraceError
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MOST = 1 << 50
+_MOST_DIGITS = 20
 # matches: "64 MiB"
 _SIZE = re.compile(r"(?i)\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*")
 
@@ -19,17 +20,26 @@ def parse_bytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text)
     if match is None or ("." in match[1] and not match[2]):  # 0.9 is a share, no byte
-        raise WstraceError(f"Not a size: {text!r}.", "Write it as 2GiB, 512MiB or in bytes.")
+        raise WstraceError(
+            f"Not a size: {text[:40]!r}.", "Write it as 2GiB, 512MiB or in bytes."
+        )
     size = float(match[1]) * _UNITS[match[2].lower()]
     if size > _MOST:
         raise WstraceError(f"Too large: {text[:40]!r}.", "Give at most 1024 TiB.")
     return round(size)
 
 
+def as_text(value: object) -> str:
+    """What Python code gave, as a person would write it. An integer of more digits than any
+    number here has is no decimal text: Python prints no more than 4,300."""
+    if isinstance(value, int) and abs(value) >= 10**_MOST_DIGITS:
+        return hex(value)
+    return str(value)
+
+
 # 32768, 64k (decimal), 64K (binary), 8GiB and 8 GB (bytes), -1
 # matches: "32_768"
 _WHOLE = re.compile(r"(-?)(\d[\d_,]*)(?:\.0+)?\s*([kKmMgGtT]?)((?:i?[bB])?)")
-_MOST_DIGITS = 20
 
 
 def whole_number(text: str) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wstrace.errors import WstraceError
-from wstrace.units import whole_number
 
 
 def pairs(given: Iterable[str], option: str, example: str) -> dict[str, str]:
@@ -29,33 +28,9 @@ def pairs(given: Iterable[str], option: str, example: str) -> dict[str, str]:
 
 
 def integers(given: Iterable[str], example: str) -> dict[str, int]:
-    """`--set NAME=N`: one grammar in every command.
+    """`--set NAME=N`, as `known_sites.given.numbers` reads it. Raises WstraceError as `pairs`
+    and `numbers` do."""
+    from wstrace.known_sites.given import Giver, numbers
 
-    Dashes in a name are underscores. N is 32768, 64k (64000), 64K (65536) or 8GiB; at least
-    what vLLM's config can have: 1 for a size, 0 for a switch or a count. A name that neither
-    vLLM's config nor a known site has may be any integer. Raises WstraceError as `pairs` does.
-    """
-    found: dict[str, int] = {}
-    for given_name, text in pairs(given, "--set", example).items():
-        name, number = given_name.replace("-", "_"), whole_number(text)
-        if number is None:
-            raise WstraceError(
-                f"--set {name}={text}: not a whole number.", f"For example: --set {example}"
-            )
-        if found.setdefault(name, number) != number:
-            raise WstraceError(
-                f"--set gives {name} twice: {found[name]} and {number}.", "Keep one of the two."
-            )
-        _refuse_below_least(name, number)
-    return found
-
-
-def _refuse_below_least(name: str, value: int) -> None:
-    from wstrace.known_sites.known import known_names
-
-    least = min((row.least for row in known_names().get(name, ())), default=value)
-    if value < least:
-        raise WstraceError(
-            f"--set {name}={value}: {name} is {least} or more.",
-            "Leave a number out that is not known: the answer names what it needs.",
-        )
+    texts = pairs(given, "--set", example)
+    return numbers(texts.items(), Giver("--set", f"--set {example}"))

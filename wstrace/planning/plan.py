@@ -250,7 +250,7 @@ def _chosen(choice: str, site: SiteBound) -> tuple[int, Cover]:
         return parse_bytes(choice), "given"
     except WstraceError:
         raise WstraceError(
-            f"--cover {site.function}={choice}: no such choice.",
+            f"--cover {site.function}={choice[:40]}: no such choice.",
             "Use bound, observed, p99, or a size such as 64MiB.",
         ) from None
 

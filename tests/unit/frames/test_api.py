@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,74 @@ def test_a_reserve_with_a_what_if_leaves_the_trace_as_it_was(trace: Trace) -> No
     assert trace.reserve(budget=1 << 20).can_fail
 
 
+# 2 MiB at 2048 tokens: the length decides the bytes.
+@pytest.mark.parametrize(
+    ("asked", "size"),
+    [
+        ({"limits": {"max_model_len": "16384"}}, 16 << 20),
+        ({"limits": {"max_model_len": "16K"}}, 16 << 20),
+        ({"limits": {"max_model_len": "64k"}}, 1024 * 64_000),
+        ({"limits": {"max-model-len": 16384.0}}, 16 << 20),
+        ({"limits": {"max-model-len": 16384, "max_model_len": "16K"}}, 16 << 20),
+        ({"limits": {"enable_expert_parallel": False}}, 2 << 20),
+        ({"budget": "1MiB"}, 1 << 20),
+        ({"budget": 1 << 20}, 1 << 20),
+        ({"cover": {PREFILL: 3 << 20}}, 3 << 20),
+        ({"cover": {PREFILL: "3MiB"}}, 3 << 20),
+    ],
+)
+def test_a_reserves_arguments_are_read_as_the_command_lines(
+    trace: Trace, asked: dict[str, Any], size: int
+) -> None:
+    assert trace.reserve(**asked).config.slots[0].bytes == size
+
+
+HUGE = pytest.param(10**5000, id="huge")  # more digits than Python prints
+NUMBERS = [
+    ({"block_size": 0}, "limits block_size=0: block_size is 1 or more"),
+    ({"num_kv_heads": 0}, "num_kv_heads is 1 or more"),
+    ({"head_size": -128}, "head_size is 1 or more"),
+    ({"max-model-len": -1}, "max_model_len is 1 or more"),
+    ({"max_model_len": True}, "limits max_model_len=True: not a whole number"),
+    ({"max_model_len": 64.5}, "not a whole number"),
+    ({"max_model_len": "64q"}, "not a whole number"),
+    ({"max_model_len": None}, "not a whole number"),
+    ({"max_model_len": 10**5000}, "not a whole number"),
+    ({"max-model-len": 1, "max_model_len": 2}, "limits gives max_model_len twice: 1 and 2"),
+    ({5: 1}, "'5'"),
+    (["max_model_len"], "limits is no mapping, but list"),
+]
+
+
+@pytest.mark.parametrize(("limits", "told"), NUMBERS)
+@pytest.mark.parametrize("kind", ["trace", "log"])
+def test_what_is_no_limit_is_refused_of_a_trace_and_of_a_log(
+    kind: str, limits: Any, told: str, request: pytest.FixtureRequest
+) -> None:
+    with pytest.raises(wstrace.WstraceError, match=told) as error:
+        request.getfixturevalue(kind).reserve(limits=limits)
+    assert error.value.hint
+
+
+@pytest.mark.parametrize("budget", [-5, True, 1.5, "2 gigs", "-1", [], HUGE])
+def test_what_is_no_size_is_no_budget(trace: Trace, budget: Any) -> None:
+    with pytest.raises(wstrace.WstraceError, match="Not a size"):
+        trace.reserve(budget=budget)
+
+
+@pytest.mark.parametrize("choice", [-5, True, 1.5, None, "most", HUGE])
+def test_what_is_no_size_is_no_cover(trace: Trace, choice: Any) -> None:
+    with pytest.raises(wstrace.WstraceError, match="no such choice"):
+        trace.reserve(cover={PREFILL: choice})
+
+
+def test_a_cover_is_a_mapping_of_sites(trace: Trace) -> None:
+    with pytest.raises(wstrace.WstraceError, match="cover is no mapping, but str"):
+        trace.reserve(cover=PREFILL)  # type: ignore[arg-type]
+    with pytest.raises(wstrace.WstraceError, match="No site is called '5'"):
+        trace.reserve(cover={5: "bound"})  # type: ignore[dict-item]
+
+
 def test_figures_have_the_theme_and_no_names_of_css(trace: Trace) -> None:
     assert trace.figures == ("timeline-0", "sites", "driver-0", "driver-1", "memory")
     assert trace.figure("timeline") == trace.figure("timeline-0")
@@ -143,12 +212,15 @@ def test_a_logs_reserve_takes_the_numbers_it_lacks(log: Trace) -> None:
         log.reserve()
     numbers = {"max_model_len": 4097, "num_kv_heads": 8, "head_size": 128, "block_size": 16}
     assert set(needs) <= numbers.keys()
+    assert log.reserve(limits={"num-kv-heads": "8", "head-size": "128", **numbers})
     made = log.reserve(limits=numbers)
     # K and V of 4096 tokens, 8 heads, 128 wide, in two bytes
     assert made.config.slots[0].bytes == 2 * 4096 * 8 * 128 * 2
     with pytest.raises(wstrace.WstraceError, match="says too little"):
         log.reserve(budget=1)
-    with pytest.raises(wstrace.WstraceError, match="num_kv_head"):
+    with pytest.raises(
+        wstrace.WstraceError, match="limits knows no number called 'num_kv_head'"
+    ):
         log.reserve(limits={"num_kv_head": 8})
 
 

@@ -63,7 +63,7 @@ def command(
     from wstrace.triage.diagnose.numbers import Given, refuse_unknown
 
     given = Given(integers(numbers or (), "num_kv_heads=4"), model_config)
-    refuse_unknown(given.numbers)
+    refuse_unknown(given)
     _check_files(model_config, output, reserve)
     report = reports.read(_inputs(files), given)
     if reserve is not None:

@@ -10,7 +10,7 @@ from wstrace.known_sites import known
 from wstrace.vllm import dispatch, model_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from wstrace.triage.extract.engine_settings import Settings, Value
@@ -18,34 +18,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Given:
-    """What the person adds to the text: `--set NAME=N` and a Hugging Face config.json."""
+    """What the person adds to the text: numbers by name, and a Hugging Face config.json.
+
+    `option` is how errors call what gave the numbers.
+    """
 
     numbers: dict[str, int] = field(default_factory=dict)
     model_config: Path | None = None
+    option: str = "--set"
 
 
-def refuse_unknown(names: Iterable[str]) -> None:
+def refuse_unknown(given: Given) -> None:
     """Raises WstraceError for a name that no formula and no limit of vLLM has."""
     known_names = known.known_names()
-    for name in names:
+    for name in given.numbers:
         if name in known_names:
             continue
         raise WstraceError(
-            f"--set knows no number called '{name}'.",
+            f"{given.option} knows no number called '{name}'.",
             did_you_mean(name, known_names, most=3, cutoff=0.5)
             or "The report names what it needs.",
         )
 
 
 def refuse_contradicted(settings: Settings, given: Given) -> None:
-    """WstraceError where `--set` gives another number than vLLM's own line says it chose."""
+    """WstraceError where one is given that vLLM's own line says it chose otherwise."""
     for name, number in given.numbers.items():
         chosen = settings.resolved(name)
         if chosen and number not in chosen:
             told = " and ".join(sorted(map(str, chosen)))
             raise WstraceError(
-                f"--set {name}={number} contradicts the log: vLLM chose {told}.",
-                f"Leave --set {name} out: the log's own number is used.",
+                f"{given.option} {name}={number} contradicts the log: vLLM chose {told}.",
+                f"Leave {given.option} {name} out: the log's own number is used.",
             )
 
 
