@@ -41,7 +41,6 @@ SHARED_MODULES: Final = {
 }
 SHARED_CLASSES: Final = {
     "Refusal": "in a worker's evidence, in a log",
-    "Amount": "a person's, a log's",
     "Origin": "of a size: in a page, in a log",
     "Site": "a record, and what a bound is asked of",
     "Settings": "each process's own variables",

@@ -21,6 +21,10 @@ class Code:
     `escape`: a request that a locked arena, or a layer's own check, refused or that grow let
     pass. `arena`: more bytes in an arena can cure it, so a reserve may.
     `foretold`: a bound says that it will be an escape; nothing has outgrown its arena yet.
+    `unwarmed`: its site asked for nothing in warm-up. `resource`: what was refused is an
+    object, not bytes. `own_subject`: its detail is said of the graphs, not of its site.
+    `mend`: something has to be done though it is no error. `lacks`: what a trace that is
+    inconclusive by it does not show whole.
     """
 
     code: str
@@ -29,6 +33,16 @@ class Code:
     escape: bool = False
     arena: bool = True
     foretold: bool = False
+    unwarmed: bool = False
+    resource: bool = False
+    own_subject: bool = False
+    mend: bool = False
+    lacks: Literal["", "start", "rank"] = ""
+
+    @property
+    def outgrows(self) -> bool:
+        """Whether it is about a site's request against what there is for it."""
+        return self.escape or self.foretold
 
     @property
     def page(self) -> str:
@@ -39,7 +53,13 @@ class Code:
 CODES: Final[dict[str, Code]] = {
     row.code: row
     for row in (
-        Code("WS101", "asked after the lock, never before it", "error", escape=True),
+        Code(
+            "WS101",
+            "asked after the lock, never before it",
+            "error",
+            escape=True,
+            unwarmed=True,
+        ),
         Code("WS102", "asked for more after the lock than before it", "error", escape=True),
         Code(
             "WS103",
@@ -47,13 +67,14 @@ CODES: Final[dict[str, Code]] = {
             "error if its bound is above the arena, else note",
             foretold=True,
         ),
-        Code("WS104", "slot never warmed", "error", escape=True),
+        Code("WS104", "slot never warmed", "error", escape=True, unwarmed=True),
         Code(
             "WS105",
             "persistent resource missing after the lock",
             "error",
             escape=True,
             arena=False,
+            resource=True,
         ),
         Code(
             "WS106",
@@ -67,21 +88,29 @@ CODES: Final[dict[str, Code]] = {
             "will escape: its proved bound is above the arena",
             "warning",
             foretold=True,
+            mend=True,
         ),
         Code("WS201", "growth that KV sizing never saw", "warning"),
-        Code("WS202", "serving with no lock", "warning"),
+        Code("WS202", "serving with no lock", "warning", mend=True),
         Code("WS203", "reserved far above what was used", "note", arena=False),
         Code("WS204", "ranks or slots locked at different sizes", "warning"),
-        Code("WS301", "captured graphs point at a freed arena", "error"),
+        Code("WS301", "captured graphs point at a freed arena", "error", own_subject=True),
         Code("WS302", "a stale view", "warning", arena=False),
         Code("WS303", "growth during a capture", "error"),
         Code("WS304", "one slot, two streams in one step", "warning", arena=False),
-        Code("WS401", "the trace ends before the lock", "inconclusive", arena=False),
+        Code(
+            "WS401",
+            "the trace ends before the lock",
+            "inconclusive",
+            arena=False,
+            lacks="start",
+        ),
         Code(
             "WS402",
             "a rank left no trace, or a hook stood down",
             "inconclusive",
             arena=False,
+            lacks="rank",
         ),
         Code("WS403", "truncated", "note", arena=False),
     )
@@ -95,3 +124,5 @@ REFUSED_ELSEWHERE: Final = frozenset(
     c for c, row in CODES.items() if row.escape and not row.arena
 )
 """Refusals that no bytes in an arena cure: a persistent resource, a layer's own scratch."""
+INCONCLUSIVE_FAMILY: Final = "WS40x"
+"""The type that JUnit's XML gives an inconclusive run, be it so by a code or by none."""

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Final, Literal
 
 from wstrace.bounds.bound import Bound
-from wstrace.findings.codes import CODES, ORDER, TITLES, Severity
+from wstrace.findings.codes import CODES, ORDER, Code, Severity
 from wstrace.known_sites.known import Cover, KnownSite, LogClass
 from wstrace.trace.records import Phase, Ranks, Slot, Step
 from wstrace.trace.site_key import SiteKey
@@ -132,16 +132,20 @@ class Finding:
     world: Ranks | None = field(default=None, compare=False)
 
     @property
+    def row(self) -> Code:
+        """What its code means."""
+        return CODES[self.code]
+
+    @property
     def reservable(self) -> bool:
         """Whether a reserve made from its run helps: bytes in an arena cure its code, and of an
         escape the request itself is recorded, so that it has a bound."""
-        row = CODES[self.code]
-        return row.arena and (self.bound is not None or not row.escape)
+        return self.row.arena and (self.bound is not None or not self.row.escape)
 
     @property
     def title(self) -> str:
         """The code's short meaning, or what the text shows of it."""
-        return (self.log.title if self.log else "") or TITLES[self.code]
+        return (self.log.title if self.log else "") or self.row.title
 
     @property
     def key(self) -> SiteKey:

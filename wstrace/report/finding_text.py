@@ -202,7 +202,7 @@ def need_text(finding: Finding) -> str:
     if bound is not None and bound.bytes is not None:
         assumed = f"; {'; '.join(bound.assumed)}" if bound.assumed else ""
         return f"at most {exact(bound.bytes)}, {bound.grade}{assumed}"
-    if finding.code == "WS105":
+    if finding.row.resource:
         return "no bytes of the arena: an object made before the lock, once in each slot"
     if not finding.file and finding.serving_bytes is None:
         return "not known: the text names no layer"

@@ -83,7 +83,7 @@ def sites_table(run: AnalysedRun, *, narrow: bool = False) -> RenderableType:
     worst = run.worst_of_site
     for site in run.sites[:MAX_SITES]:
         finding = worst.get((site.key, site.slot))
-        style = STYLES.get(finding.severity, "") if finding and finding.code < "WS2" else ""
+        style = STYLES.get(finding.severity, "") if finding and finding.row.outgrows else ""
         cells = _cells(site)
         table.add_row(*((cells[0], cells[2], cells[3]) if narrow else cells), style=style)
     left = len(run.sites) - MAX_SITES

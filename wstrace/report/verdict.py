@@ -8,7 +8,6 @@ from pathlib import Path
 from wstrace.errors import one_line, with_stop
 from wstrace.file_names import KEPT_RUN_FILES
 from wstrace.findings.analysed_run import AnalysedRun
-from wstrace.findings.codes import FORETOLD
 from wstrace.findings.ends import died_at, failed, start_died
 from wstrace.findings.finding import Finding
 from wstrace.findings.inconclusive import UNASKED, lost_engines, served_unlocked, size_unknown
@@ -29,13 +28,11 @@ WIDTH = 100
 def sentence(run: AnalysedRun) -> str:
     """The verdict in one sentence; vLLM's own caller string first, people search for it."""
     if run.worst is not None:
-        joint = ": " if run.worst.code == "WS301" else " "
+        joint = ": " if run.worst.row.own_subject else " "
         return f"'{clean(run.worst.named or 'a request')}'{joint}{with_code(run.worst)}"
     if run.inconclusive:
         return with_stop(f"Inconclusive: {run.inconclusive[0]}")
-    coming = next(
-        (f for f in run.findings if f.code in FORETOLD and f.severity == "warning"), None
-    )
+    coming = next((f for f in run.findings if f.row.foretold and f.severity == "warning"), None)
     if coming is not None:
         need = human(coming.bound.bytes) if coming.bound else "more"
         sizes = f"needs {need}, has {human(coming.arena_bytes)}"
@@ -184,20 +181,20 @@ def _hides_sites(run: AnalysedRun) -> bool:
 def to_mend(run: AnalysedRun) -> list[Finding]:
     """The findings for which something has to be done: errors, what will be one, and growth
     that no lock stops."""
-    return [f for f in run.findings if f.severity == "error" or f.code in ("WS107", "WS202")]
+    return [f for f in run.findings if f.severity == "error" or f.row.mend]
 
 
 def _inconclusive_next(run: AnalysedRun, trace: str, again: str) -> list[str]:
     """What helps where nothing was found."""
     absent = bool(lost_engines(run.workers, run.trace))
     absent = absent or any(map(size_unknown, run.workers))
-    if absent or any(f.code == "WS402" for f in run.findings):
+    if absent or any(f.row.lacks == "rank" for f in run.findings):
         return ["wstrace doctor"]
     if any(event.event == "refused" for w in run.workers for event in w.reserves):
         return [f"{again}   (without the reserve, which is for another engine)"]
     if any(map(served_unlocked, run.workers)):
         return [f"wstrace gate {trace} --allow-unlocked   (an unlocked arena refuses nothing)"]
-    if any(f.code == "WS401" for f in run.findings):
+    if any(f.row.lacks == "start" for f in run.findings):
         return [f"{again}   (this start was not seen to its end)"]
     if UNASKED in run.inconclusive:
         asked = "it asks" if _serves(run) else "and meanwhile wstrace exercise --url URL"

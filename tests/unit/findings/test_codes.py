@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from wstrace.findings.codes import (
     CODES,
     ESCAPES,
     FORETOLD,
+    INCONCLUSIVE_FAMILY,
     OUTGROWN,
     REFUSED_ELSEWHERE,
     Code,
@@ -22,6 +24,16 @@ from wstrace.gate.selection import parse_selection
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = [p for p in (ROOT / "wstrace").rglob("*.py") if p.name != "codes.py"]
+# What makes findings of a trace and of a log, and the hooks' list, which says what each is for.
+MAKERS = {
+    "findings/coverage.py",
+    "findings/escapes.py",
+    "findings/kv_sizing.py",
+    "findings/pointers.py",
+    "triage/diagnose/classify.py",
+    "triage/diagnose/symptoms.py",
+    "vllm/methods.py",
+}
 TESTS = [p for p in (ROOT / "tests").rglob("test_*.py") if p != Path(__file__)]
 
 
@@ -86,6 +98,49 @@ def test_a_page_of_another_title_or_severity_would_be_told() -> None:
 def test_no_code_is_used_that_the_table_does_not_have() -> None:
     used = {c for path in SOURCES for c in re.findall(r'"(WS\d{3})"', path.read_text())}
     assert used <= set(CODES)
+
+
+def named(node: ast.AST) -> bool:
+    """Whether the code of a program names a code, or a family of them: WS102, WS1, WS40x."""
+    return any(
+        isinstance(part, ast.Constant) and re.fullmatch(r"WS\d[\dx]*", str(part.value))
+        for part in ast.walk(node)
+    )
+
+
+def test_what_follows_from_a_code_stands_in_its_row() -> None:
+    """A new code then needs no search for the places that ask which code it is."""
+    trees = {path: ast.parse(path.read_text()) for path in SOURCES}
+    naming = {str(p.relative_to(ROOT / "wstrace")) for p, tree in trees.items() if named(tree)}
+    assert naming == MAKERS
+    asking = [
+        f"{path.name}:{node.lineno}"
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare | ast.Dict | ast.Subscript | ast.Match) and named(node)
+    ]
+    assert asking == []
+
+
+def test_what_the_rows_say_beside_their_severity() -> None:
+    """As the pages of these codes say."""
+
+    def of(fact: str) -> dict[str, object]:
+        return {c: getattr(row, fact) for c, row in CODES.items() if getattr(row, fact)}
+
+    assert set(of("outgrows")) == {c for c in CODES if c.startswith("WS1")}
+    assert set(of("unwarmed")) == {"WS101", "WS104"}
+    assert set(of("resource")) == {"WS105"}
+    assert set(of("own_subject")) == {"WS301"}
+    assert set(of("mend")) == {"WS107", "WS202"}
+    assert of("lacks") == {"WS401": "start", "WS402": "rank"}
+
+
+def test_the_family_of_the_inconclusive_is_theirs() -> None:
+    unsure = [c for c, row in CODES.items() if row.severity == "inconclusive"]
+    family = INCONCLUSIVE_FAMILY.replace("x", r"\d")
+    assert unsure
+    assert [c for c in unsure if not re.fullmatch(family, c)] == []
 
 
 def test_severities_begin_with_one_of_the_words() -> None:

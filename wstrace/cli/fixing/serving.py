@@ -183,7 +183,7 @@ def _unguarded() -> dict[str, str]:
 def _because(run: AnalysedRun) -> str:
     """`warm-up ended with ...` or the refused reserve, where the trace tells why."""
     refused = [why for why in run.inconclusive if why.startswith("a reserve was refused")]
-    started = [f.detail for f in run.findings if f.code == "WS401"]
+    started = [f.detail for f in run.findings if f.row.lacks == "start"]
     return next(iter(refused or started), "")
 
 

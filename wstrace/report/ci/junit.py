@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from xml.etree import ElementTree as ET
 
+from wstrace.findings.codes import INCONCLUSIVE_FAMILY
 from wstrace.gate.judge import Judged, Judgement, RunJudgement
 from wstrace.gate.place import slot_kind
 from wstrace.report.ci.gate_lines import (
@@ -66,7 +67,9 @@ def _conclusive(run: RunJudgement) -> ET.Element:
     case = _case("wstrace", "the trace is conclusive")
     if run.reasons:
         text = "\n".join(run.reasons)
-        error = ET.SubElement(case, "error", message=_clean(run.reasons[0]), type="WS40x")
+        error = ET.SubElement(
+            case, "error", message=_clean(run.reasons[0]), type=INCONCLUSIVE_FAMILY
+        )
         error.text = _clean(text)
     return case
 

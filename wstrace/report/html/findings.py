@@ -128,7 +128,7 @@ def _bars(finding: Finding) -> tuple[tuple[str, str, float], ...]:
 
 def _asked_before(finding: Finding) -> int | None:
     """0 for a site that asked nothing in warm-up: that is the finding. A log does not tell."""
-    if finding.log is None and finding.code in ("WS101", "WS104"):
+    if finding.log is None and finding.row.unwarmed:
         return finding.warmup_bytes or 0
     return finding.warmup_bytes
 

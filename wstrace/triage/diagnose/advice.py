@@ -31,7 +31,7 @@ def commands(code: str, log: FromLog, bound: Bound | None, given: Given) -> list
         return [RUN, "no reserve helps: the lane is not there"]
     if log.kind in _ARENA and code not in REFUSED_ELSEWHERE:
         return _for_arena(log, bound, given)
-    if log.kind == "persistent_resource_missing" or code == "WS106":
+    if code in REFUSED_ELSEWHERE:
         return [
             *_upgrade(log, bound),
             RUN,

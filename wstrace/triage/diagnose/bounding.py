@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wstrace.findings.finding import Finding, Span
     from wstrace.known_sites.known import KnownSite
     from wstrace.triage.extract.engine_settings import Value
-    from wstrace.triage.extract.facts import Amount, StepDump
+    from wstrace.triage.extract.facts import PrintedSize, StepDump
 
 _BLOCK: Final = (
     "the log names no block_size: {block_size} needs most of those that fit the step; the line "
@@ -34,7 +34,7 @@ _BLOCK: Final = (
 
 
 def _at_most(
-    site: KnownSite, numbers: Mapping[str, int], size: Amount, step: StepDump | None
+    site: KnownSite, numbers: Mapping[str, int], size: PrintedSize, step: StepDump | None
 ) -> bool:
     """Whether the printed size is the site's worst case: a step at its limit asked for it. A
     free driver makes nearly every size, this one does not."""
@@ -57,7 +57,7 @@ def choose_rule(
     function: str | None,
     version: str | None,
     numbers: Mapping[str, int],
-    size: Amount | None,
+    size: PrintedSize | None,
     step: StepDump | None = None,
 ) -> Rule:
     """The known site; of alternatives at one call the one that makes the printed bytes.
@@ -76,7 +76,7 @@ def _matching(
     function: str,
     version: str | None,
     numbers: Mapping[str, int],
-    size: Amount | None,
+    size: PrintedSize | None,
     step: StepDump | None,
 ) -> KnownSite | None:
     for path in paths:
@@ -148,14 +148,14 @@ def site_bound(
     return replace(found, grade="fitted", assumed=assumed, why=_why(site, assumed))
 
 
-def with_solved(bound: Bound, solved: Mapping[str, int], seen: Amount) -> Bound:
+def with_solved(bound: Bound, solved: Mapping[str, int], seen: PrintedSize) -> Bound:
     """`bound` as one that rests on a number which the printed size fixed."""
     told = tuple(f"{name} = {value}: fixed by {seen.text}" for name, value in solved.items())
     return replace(bound, grade="fitted", assumed=(*bound.assumed, *told))
 
 
 def of_release(
-    bound: Bound | None, rule: Rule, version: str | None, seen: Amount | None
+    bound: Bound | None, rule: Rule, version: str | None, seen: PrintedSize | None
 ) -> Bound | None:
     """`bound` as one that rests on the formula which the printed size shows, where that is
     not the formula of the text's own `version`: for this one nothing is proved."""
@@ -195,7 +195,7 @@ def refuse_unfitting(
     site: KnownSite,
     numbers: Mapping[str, int],
     given: Mapping[str, int],
-    seen: Amount,
+    seen: PrintedSize,
     steps: Sequence[StepDump],
 ) -> None:
     """WstraceError where `--set` gives what no way to make the printed size allows.
@@ -221,7 +221,7 @@ def checked(
     bound: Bound | None,
     site: KnownSite | None,
     numbers: Mapping[str, int],
-    seen: Amount | None,
+    seen: PrintedSize | None,
     steps: Sequence[StepDump],
 ) -> Bound | None:
     """`bound` without bytes where the printed size cannot follow from `numbers`.
@@ -249,7 +249,7 @@ def spread(findings: Iterable[Finding]) -> list[Finding]:
     ]
 
 
-def _too_small(bound: Bound, seen: Amount) -> str:
+def _too_small(bound: Bound, seen: PrintedSize) -> str:
     if bound.bytes is None or bound.bytes >= seen.low:
         return ""
     return (
@@ -259,7 +259,7 @@ def _too_small(bound: Bound, seen: Amount) -> str:
 
 
 def _another_size(
-    site: KnownSite, numbers: Mapping[str, int], seen: Amount, steps: Sequence[StepDump]
+    site: KnownSite, numbers: Mapping[str, int], seen: PrintedSize, steps: Sequence[StepDump]
 ) -> str:
     """Compared with every dump near the failure: with data parallelism each engine has one."""
     tokens = sorted({count for step in steps for count in step.computed if count})

@@ -129,7 +129,7 @@ def _built(refusal: Refusal, site: KnownSite | None) -> str:
 def _can_be(verdict: Verdict, config: dict[str, Value]) -> bool:
     """Whether the text's own release can leave one slot smaller than another."""
     version = version_of(config)
-    if verdict.code != "WS104" or version is None:
+    if verdict.kind != "wrong_slot" or version is None:
         return True
     return release_of(version).has(_OWN_SLOT_FROM)
 

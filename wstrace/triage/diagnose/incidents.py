@@ -16,7 +16,7 @@ from wstrace.triage.ingest.ranks import merged, named, of_one_process
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wstrace.triage.extract.facts import Amount, Origin, Refusal
+    from wstrace.triage.extract.facts import Origin, PrintedSize, Refusal
 
 # vLLM 0.13.0 to 0.33.0: the processes above the workers
 # matches: 'EngineCore_DP0 pid=9'
@@ -90,7 +90,7 @@ def _repeats(one: Origin, other: Origin) -> bool:
     return all(second.get(group, rank) == rank for group, rank in first.items())
 
 
-def _fits(less: Amount | None, more: Amount | None) -> bool:
+def _fits(less: PrintedSize | None, more: PrintedSize | None) -> bool:
     return less is None or (more is not None and less.text == more.text)
 
 

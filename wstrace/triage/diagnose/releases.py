@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wstrace.bounds.bound import Bound
     from wstrace.findings.finding import FromLog, Span
     from wstrace.known_sites.known import KnownSite
-    from wstrace.triage.extract.facts import Amount, StepDump
+    from wstrace.triage.extract.facts import PrintedSize, StepDump
 
 
 def spans(site: KnownSite) -> list[Span]:
@@ -27,16 +27,19 @@ def spans(site: KnownSite) -> list[Span]:
 
 
 def fitting(
-    site: KnownSite, values: Mapping[str, int], amount: Amount | None, step: StepDump | None
+    site: KnownSite,
+    values: Mapping[str, int],
+    printed: PrintedSize | None,
+    step: StepDump | None,
 ) -> tuple[list[Span], Mapping[str, int]]:
-    """The spans whose formula makes `amount` without a free number, and a width that the size
+    """The spans whose formula makes `printed` without a free number, and a width that the size
     fixes. None where all do, or where one cannot be told for want of a number.
 
     A size that follows a free driver fits nearly always, and says nothing of the release.
     """
-    if amount is None or amount.bytes is None:
+    if printed is None or printed.bytes is None:
         return [], {}
-    found = {s: sizes.fixed(site.at(s[0]), values, amount, step) for s in spans(site)}
+    found = {s: sizes.fixed(site.at(s[0]), values, printed, step) for s in spans(site)}
     made = {span: way for span, way in found.items() if isinstance(way, sizes.Made)}
     if True in found.values() or not made or len(made) == len(found) > 1:
         return [], {}
@@ -63,14 +66,14 @@ def contradicted(fits: Sequence[Span], version: str | None) -> bool:
     return bool(fits and version) and not any(_within(version or "", span) for span in fits)
 
 
-def told(fits: Sequence[Span], version: str | None, amount: str) -> str:
+def told(fits: Sequence[Span], version: str | None, printed: str) -> str:
     """The fitting releases in a sentence; "" where none or all fit."""
     if not fits:
         return ""
     named = " or ".join(_named(span) for span in fits)
     if contradicted(fits, version):
-        return f"{amount} is what {named} asks for, not {version}"
-    return f"{amount} is what {named} asks for"
+        return f"{printed} is what {named} asks for, not {version}"
+    return f"{printed} is what {named} asks for"
 
 
 def _named(span: Span) -> str:

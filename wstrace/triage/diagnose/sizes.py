@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from wstrace.expr.expression import Expression
     from wstrace.known_sites.known import KnownSite
-    from wstrace.triage.extract.facts import Amount, LockState, StepDump
+    from wstrace.triage.extract.facts import LockState, PrintedSize, StepDump
 
 MOST_TRIED: Final = 20_000
 WIDEST: Final = 1 << 26
@@ -121,39 +121,39 @@ def _some(sizes: Sequence[int]) -> str:
     return f"{told} or {shown[-1]}" if told else str(shown[-1])
 
 
-def locked(printed: Amount, locks: Iterable[LockState]) -> int | None:
+def locked(printed: PrintedSize, locks: Iterable[LockState]) -> int | None:
     """The exact size, where a debug line of the lock prints one that fits."""
     fitting = {size for lock in locks for size in lock.sizes if printed.fits(size)}
     return fitting.pop() if len(fitting) == 1 else None
 
 
 def exact_size(
-    site: KnownSite, values: Mapping[str, int], amount: Amount, step: StepDump | None
+    site: KnownSite, values: Mapping[str, int], printed: PrintedSize, step: StepDump | None
 ) -> Exact | None:
-    """The exact bytes where one driver value alone prints as `amount`; None otherwise."""
+    """The exact bytes where one driver value alone prints as `printed`; None otherwise."""
     request = _request(site)
     numbers = with_defaults(site, values)
     free = sorted(request.names - numbers.keys())
     if not free:
         size = _evaluate(request, numbers)
-        constant = size is not None and amount.fits(size)
+        constant = size is not None and printed.fits(size)
         return Exact(size or 0, "the request is a constant") if constant else None
     if len(free) > 1 or free[0] not in site.drivers:
         return None
     driver = free[0]
     for seen in _seen(driver, step):
         size = _evaluate(request, {**numbers, driver: seen})
-        if size is not None and amount.fits(size):
+        if size is not None and printed.fits(size):
             return Exact(size, f"{driver} = {seen}, from the scheduler dump")
     if not site.variant.monotone:
         return None
-    found = set(_solutions(request, numbers, driver, amount))
+    found = set(_solutions(request, numbers, driver, printed))
     sizes = {size for _, size in found}
     if len(sizes) != 1:
         return None
     first, last = min(found)[0], max(found)[0]
     told = str(first) if first == last else f"{first} to {last}"
-    return Exact(sizes.pop(), f"only {driver} = {told} makes {amount.text}")
+    return Exact(sizes.pop(), f"only {driver} = {told} makes {printed.text}")
 
 
 @dataclass(frozen=True)
@@ -166,16 +166,16 @@ class Made:
 
 
 def fixed(
-    site: KnownSite, values: Mapping[str, int], amount: Amount, step: StepDump | None
+    site: KnownSite, values: Mapping[str, int], printed: PrintedSize, step: StepDump | None
 ) -> Made | bool:
-    """How a call of the site makes `amount`; False where none does, True where numbers are
+    """How a call of the site makes `printed`; False where none does, True where numbers are
     missing to tell."""
     numbers = with_defaults(site, values)
     unknown = False
     for text in site.requests:
         request = _parsed(text)
         free = request.names - numbers.keys()
-        made = _made(request, numbers, free, site, amount, step)
+        made = _made(request, numbers, free, site, printed, step)
         if made is not None:
             return made
         unknown = unknown or not _tellable(free, site, step)
@@ -187,24 +187,24 @@ def _made(
     numbers: Mapping[str, int],
     free: frozenset[str],
     site: KnownSite,
-    amount: Amount,
+    printed: PrintedSize,
     step: StepDump | None,
 ) -> Made | None:
     if not free:
         size = _evaluate(request, numbers)
-        return Made(size, {}) if size is not None and amount.fits(size) else None
+        return Made(size, {}) if size is not None and printed.fits(size) else None
     name = next(iter(free))
     if len(free) > 1:
         return None
     if name in site.drivers:
         for seen in _seen(name, step):
             size = _evaluate(request, {**numbers, name: seen})
-            if size is not None and amount.fits(size):
+            if size is not None and printed.fits(size):
                 return Made(size, {})
         return None
     if not name.endswith(_WIDTHS):
         return None
-    ways = [(v, s) for v, s in _solutions(request, numbers, name, amount) if v % 32 == 0]
+    ways = [(v, s) for v, s in _solutions(request, numbers, name, printed) if v % 32 == 0]
     return Made(ways[0][1], {name: ways[0][0]}) if len(ways) == 1 else None
 
 
@@ -228,9 +228,9 @@ def of_driver(
 
 
 def deduced(
-    site: KnownSite, values: Mapping[str, int], amount: Amount, step: StepDump | None
+    site: KnownSite, values: Mapping[str, int], printed: PrintedSize, step: StepDump | None
 ) -> Deduced | None:
-    """Up to two missing factors and the block size, as far as the dump and `amount` fix them.
+    """Up to two missing factors and the block size, as far as the dump and `printed` fix them.
 
     Head counts and sizes are not in a log, but bytes and cached tokens are. Only head sizes
     that are a multiple of 8 and products that are a multiple of 32 count.
@@ -250,10 +250,10 @@ def deduced(
             fixed = {**numbers, **block, drivers[0]: seen}
             if not _only_product(request, fixed, missing):
                 return None
-            for factors, size in _factors(request, fixed, missing, amount):
+            for factors, size in _factors(request, fixed, missing, printed):
                 fit = Fit({**block, **factors}, size)
                 fits.setdefault(tuple(sorted(fit.numbers.items())), fit)
-    return Deduced(tuple(missing), tuple(fits.values()), amount.text) if fits else None
+    return Deduced(tuple(missing), tuple(fits.values()), printed.text) if fits else None
 
 
 def _blocks(step: StepDump) -> Iterator[dict[str, int]]:
@@ -295,17 +295,17 @@ def _continued(step: StepDump) -> tuple[int, ...]:
 
 
 def _solutions(
-    request: Expression, numbers: Mapping[str, int], driver: str, amount: Amount
+    request: Expression, numbers: Mapping[str, int], driver: str, printed: PrintedSize
 ) -> Iterator[tuple[int, int]]:
-    """(driver value, bytes) pairs that print as `amount`, for a formula that never falls."""
+    """(driver value, bytes) pairs that print as `printed`, for a formula that never falls."""
 
     def size(value: int) -> int:
         return _evaluate(request, {**numbers, driver: value}) or 0
 
-    value = _first_at_least(size, amount.low)
+    value = _first_at_least(size, printed.low)
     for candidate in range(value, value + MOST_TRIED):
         found = size(candidate)
-        if not amount.fits(found):
+        if not printed.fits(found):
             return
         yield candidate, found
 
@@ -332,16 +332,16 @@ def _only_product(request: Expression, numbers: Mapping[str, int], names: list[s
 
 
 def _factors(
-    request: Expression, numbers: Mapping[str, int], names: list[str], amount: Amount
+    request: Expression, numbers: Mapping[str, int], names: list[str], printed: PrintedSize
 ) -> Iterator[tuple[dict[str, int], int]]:
-    """Values of the missing names that make `amount`, with the bytes."""
+    """Values of the missing names that make `printed`, with the bytes."""
     if not names:
         size = _evaluate(request, numbers)
-        if size is not None and amount.fits(size):
+        if size is not None and printed.fits(size):
             yield {}, size
         return
     others = dict.fromkeys(names[1:], 1)
     step = _HEADS_BY_SIZE if others else _HEAD_SIZE if "head_size" in names[0] else 1
-    for value, size in _solutions(request, {**numbers, **others}, names[0], amount):
+    for value, size in _solutions(request, {**numbers, **others}, names[0], printed):
         if value % step == 0:
             yield {names[0]: value, **others}, size

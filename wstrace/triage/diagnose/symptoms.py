@@ -17,7 +17,7 @@ from wstrace.triage.diagnose.advice import V2_LOCKS_FROM
 from wstrace.triage.diagnose.classify import Verdict
 from wstrace.triage.diagnose.numbers import values, version_of
 from wstrace.triage.extract import tracebacks
-from wstrace.triage.extract.facts import amount
+from wstrace.triage.extract.facts import printed_size
 from wstrace.triage.ingest.ranks import NOWHERE
 from wstrace.versions import release_of
 
@@ -300,7 +300,7 @@ def _of_fault(
     frame: Frame | None = None,
 ) -> Finding:
     evidence = [f"line {fault.origin.line}: {fault.kind.replace('_', ' ')}"]
-    tried = amount(fault.tried) if fault.tried else None
+    tried = printed_size(fault.tried) if fault.tried else None
     if tried:
         evidence.append(f"tried to allocate {tried.text}")
     if resize:

@@ -29,10 +29,10 @@ RelativeKind = Literal[
 
 
 @dataclass(frozen=True)
-class Amount:
+class PrintedSize:
     """A size as it was printed: `text` such as '16.00 MB', and what it may be in bytes.
 
-    Rows of a scratch buffer are an amount too: then `bytes` is None.
+    Rows of a scratch buffer are a size too: then `bytes` is None.
     """
 
     text: str
@@ -128,8 +128,8 @@ class Refusal:
     file: str | None = None
     line: int | None = None
     function: str | None = None
-    required: Amount | None = None
-    current: Amount | None = None
+    required: PrintedSize | None = None
+    current: PrintedSize | None = None
     name: str | None = None
     detail: str | None = None
     lane: int | None = None
@@ -155,8 +155,8 @@ class Resize:
     file: str | None
     line: int | None
     function: str | None
-    before: Amount
-    after: Amount
+    before: PrintedSize
+    after: PrintedSize
     ubatch: int | None = None
     lane: int | None = None
     every_ubatch: int | None = None
@@ -193,12 +193,12 @@ class Fault:
     @property
     def tried_bytes(self) -> int | None:
         """What was asked of the allocator, as far as it was printed."""
-        return amount(self.tried).bytes if self.tried else None
+        return printed_size(self.tried).bytes if self.tried else None
 
     @property
     def free_bytes(self) -> int | None:
         """What the device had free, as far as it was printed."""
-        return amount(self.free).bytes if self.free else None
+        return printed_size(self.free).bytes if self.free else None
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def origin_at(squeezed: Squeezed, position: int, stream: str) -> Origin:
     return Origin(line.number, stream, part=line.part)
 
 
-def amount(text: str) -> Amount:
+def printed_size(text: str) -> PrintedSize:
     """A printed size. The window of bytes is half a unit of its last digit to each side.
 
     A comma with three digits after it separates thousands, with one or two it is a decimal's.
@@ -274,9 +274,9 @@ def amount(text: str) -> Amount:
     number = number.replace(",", "." if comma else "")
     if unit == "bytes":
         size = int(float(number))
-        return Amount(f"{size:,} bytes", size, size, size)
+        return PrintedSize(f"{size:,} bytes", size, size, size)
     scale = _UNITS[unit[0].upper()]
     half = 0.5 * 10.0 ** -len(number.partition(".")[2]) * scale
     middle = float(number) * scale
     shown = f"{number} {text[text.index(unit) :]}"
-    return Amount(shown, round(middle), max(0, int(middle - half)), int(middle + half) + 1)
+    return PrintedSize(shown, round(middle), max(0, int(middle - half)), int(middle + half) + 1)

@@ -6,12 +6,12 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from wstrace.triage.extract import tracebacks
-from wstrace.triage.extract.facts import Relative, Resize, amount, origin_at
+from wstrace.triage.extract.facts import Relative, Resize, origin_at, printed_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wstrace.triage.extract.facts import Amount, Frame, Origin, RelativeKind
+    from wstrace.triage.extract.facts import Frame, Origin, PrintedSize, RelativeKind
     from wstrace.triage.ingest.squeeze import Squeezed
 
 _LINES: Final[tuple[tuple[RelativeKind, str, re.Pattern[str]], ...]] = (
@@ -209,7 +209,7 @@ def _number(text: str | None) -> int | None:
     if not text:
         return None
     if text[-1].isalpha():
-        return amount(text).bytes
+        return printed_size(text).bytes
     return round(float(text) * _GIBI) if "." in text else int(text.replace(",", ""))
 
 
@@ -249,14 +249,14 @@ def growths_by_hand(squeezed: Squeezed, stream: str) -> Iterator[tuple[int, Resi
         text = line.text
         if not grows_by_hand(text):
             continue
-        sizes = [amount(number + unit) for number, unit in _SIZE.findall(text)]
+        sizes = [printed_size(number + unit) for number, unit in _SIZE.findall(text)]
         if len(sizes) != 2 or sizes[0] == sizes[1]:
             continue
         position = squeezed.starts[index]
         yield position, _by_hand(text, sizes, origin_at(squeezed, position, stream))
 
 
-def _by_hand(text: str, sizes: list[Amount], origin: Origin) -> Resize:
+def _by_hand(text: str, sizes: list[PrintedSize], origin: Origin) -> Resize:
     first = _SIZE.search(text)
     asks = first is not None and _ASKED.search(text, 0, first.start())
     before, after = sizes if not asks else reversed(sizes)

@@ -9,7 +9,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from wstrace.triage.extract import tracebacks
-from wstrace.triage.extract.facts import SITE, SIZE, Amount, Mention, Refusal, amount, origin_at
+from wstrace.triage.extract.facts import (
+    SITE,
+    SIZE,
+    Mention,
+    PrintedSize,
+    Refusal,
+    origin_at,
+    printed_size,
+)
 from wstrace.triage.extract.retold import FUNCTION_WORD, file_of, files_of
 from wstrace.triage.ingest.quoted import is_quoted, is_talk
 
@@ -224,8 +232,8 @@ def _arena(squeezed: Squeezed, start: int, body: str, origin: Origin) -> Refusal
     return Refusal(
         "arena",
         origin,
-        required=amount(requires["size"]) if requires else None,
-        current=amount(current["size"]) if current else None,
+        required=printed_size(requires["size"]) if requires else None,
+        current=printed_size(current["size"]) if current else None,
         name=None if name == "unknown" else name,
         retold=_is_retold(body, requires, current)
         or (bool(parts) and "line" not in parts)
@@ -273,8 +281,8 @@ def _headless(
     refusal = Refusal(
         "arena",
         origin_at(squeezed, match.start(), stream),
-        required=amount(match["required"]),
-        current=amount(match["current"]),
+        required=printed_size(match["required"]),
+        current=printed_size(match["current"]),
         retold="currentsizeis" not in match.group(),
         frames=tracebacks.before(match.start(), stack, squeezed),
     )
@@ -299,8 +307,8 @@ def _scratch(match: re.Match[str], origin: Origin) -> Refusal:
         origin,
         file="moe_permute_unpermute.py",
         function="reserve",
-        required=Amount(f"{match['rows']} rows", None),
-        current=Amount(f"{match['have']} rows", None) if match["have"] else None,
+        required=PrintedSize(f"{match['rows']} rows", None),
+        current=PrintedSize(f"{match['have']} rows", None) if match["have"] else None,
     )
 
 

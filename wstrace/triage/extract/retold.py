@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from wstrace.known_sites import known
 from wstrace.triage.extract import tracebacks
-from wstrace.triage.extract.facts import Refusal, amount, origin_at
+from wstrace.triage.extract.facts import Refusal, origin_at, printed_size
 from wstrace.triage.extract.lookalikes import grows_by_hand
 from wstrace.triage.ingest.quoted import is_talk
 
@@ -105,7 +105,7 @@ def retold_of(squeezed: Squeezed, stream: str, said: Set[int]) -> Iterator[tuple
         position = squeezed.starts[index]
         if sizes is None or site is None or is_talk(squeezed, position):
             continue
-        asked, had = (amount("".join(size.split())) for size in sizes)
+        asked, had = (printed_size("".join(size.split())) for size in sizes)
         file, number, function = site
         yield (
             position,
@@ -221,7 +221,7 @@ def _by_size(sizes: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _bytes(size: str) -> int:
-    return amount("".join(size.split())).bytes or 0
+    return printed_size("".join(size.split())).bytes or 0
 
 
 def _site(text: str) -> tuple[str | None, int | None, str | None] | None:

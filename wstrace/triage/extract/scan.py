@@ -17,8 +17,8 @@ from wstrace.triage.extract.facts import (
     Origin,
     Refusal,
     Resize,
-    amount,
     origin_at,
+    printed_size,
 )
 from wstrace.triage.extract.lookalikes import growths_by_hand, relatives_of
 from wstrace.triage.extract.refusals import refusals_of
@@ -133,8 +133,8 @@ def _resize(match: re.Match[str], origin: Origin) -> Resize:
         file=site["file"] if site else None,
         line=int(site["line"]) if site and site["line"] else None,
         function=site["function"] if site else None,
-        before=amount(match["before"]),
-        after=amount(match["after"]),
+        before=printed_size(match["before"]),
+        after=printed_size(match["after"]),
         ubatch=_number(match["ubatch"]),
         lane=_number(match["lane"]),
         every_ubatch=_number(match["every"]),
