@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from os import PathLike
@@ -34,14 +35,17 @@ _EXAMPLES: Final = {
 def load(path: str | PathLike[str], *, run: str | None = None) -> Trace:
     """The trace folder or file at `path`, analysed; or a log, read as `wstrace triage` does.
 
-    `run` picks one of several runs in a folder.
+    `run` picks one of several runs in a folder; without it the newest is read, and a
+    UserWarning says so.
 
     Raises WstraceError where nothing can be read there.
     """
     if is_log(Path(path)):
-        return Trace(log_run(Path(path)))
+        return Trace(log_run(Path(path), run))
     found = load_run(Path(path), run)
     refuse_no_trace(found.trace)
+    for note in found.trace.notes:
+        warnings.warn(f"{path}: {note}", stacklevel=2)
     return Trace(found)
 
 
@@ -215,4 +219,4 @@ def _plan_log(run: LogRun, wishes: Wishes) -> ReservePlan:
         )
     given = Given(dict(wishes.limits or {}), option="limits")
     refuse_unknown(given)
-    return plan_report(log_run(run.trace.path, given).report)
+    return plan_report(log_run(run.trace.path, given=given).report)

@@ -16,6 +16,8 @@ KEPT_RUN_FILES: Final = "run.*.json"
 """Those of earlier runs of a folder, as a glob."""
 TraceFileKind = Literal["records", "end"]
 """A process's records; how a run ended."""
+PACKED: Final = (".gz", ".bz2", ".xz", ".zst")
+"""What the usual packers add to a name; their files are not unpacked here."""
 _LONGEST: Final = 100
 _LONGEST_HOST: Final = 40
 # run.json, and that of an earlier run of the folder
@@ -52,14 +54,21 @@ def kept_run_file(run: str) -> str:
     return f"run.{part_of_name(run)}.json"
 
 
+def is_packed(name: str) -> bool:
+    """Whether it is called like a process's records that someone has compressed."""
+    return name.endswith(tuple(SUFFIX + packed for packed in PACKED))
+
+
 def trace_file_kind(name: str) -> TraceFileKind | None:
     """What a file of this name is in a trace; None for one that belongs to none."""
-    if name.endswith(SUFFIX):
+    if name.endswith(SUFFIX) or is_packed(name):
         return "records"
     return "end" if _END.fullmatch(name) else None
 
 
 def named_run(name: str) -> str:
     """The run that a file of a trace says in its name; empty where it says none."""
+    if is_packed(name):
+        name = name.rpartition(".")[0]
     found = (_OF_PROCESS if name.endswith(SUFFIX) else _END).fullmatch(name)
     return (found["run"] or "") if found else ""

@@ -36,7 +36,7 @@ def read_runs(
 
     if logs and any(map(is_log, paths)):
         return [
-            log_run(path) if is_log(path) else read_runs([path], run, whole=whole)[0]
+            log_run(path, run) if is_log(path) else read_runs([path], run, whole=whole)[0]
             for path in paths
         ]
     analysed = _read(paths, run, allow_unlocked, whole)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -96,7 +95,7 @@ class AnalysedRun:
             finding = replace(finding, world=self.workers[0].world)
         if "reserve TRACE" not in finding.advice:
             return finding
-        named = one_line(shlex.quote(str(self.trace.path)))
+        named = one_line(self.trace.as_typed(self.trace.path))
         advice = finding.advice.replace("reserve TRACE", f"reserve {named}")
         return replace(finding, advice=advice)
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from wstrace.errors import WstraceError, one_line
-from wstrace.file_names import TraceFileKind, named_run, trace_file_kind
+from wstrace.file_names import TraceFileKind, is_packed, named_run, trace_file_kind
 from wstrace.trace.each_once import digest_of, process_named
 from wstrace.trace.process_file import read_header
 from wstrace.trace.run_file import read_run
@@ -21,7 +21,7 @@ from wstrace.triage.log_run import is_log
 FileKind = TraceFileKind | Literal["log"]
 
 # matches: "serve.log.2.gz"
-_LOG: Final = re.compile(r".+\.log(?:\.\d{1,9})?(?:\.(?:gz|bz2|xz|zip|tar))?", re.I)
+_LOG: Final = re.compile(r".+\.log(?:\.\d{1,9})?(?:\.(?:gz|bz2|xz|zst|zip|tar))?", re.I)
 
 
 DEEP: Final = 64
@@ -86,7 +86,10 @@ def _listed(folder: str, root: Path, wrong: list[str]) -> Iterator[os.DirEntry[s
 
 
 def _matters(entry: os.DirEntry[str], kind: FileKind) -> bool:
-    """A pipe in the place of a process's records is told; one that is called a log is none."""
+    """A pipe in the place of a process's records is told; one that is called a log is none,
+    and compressed records beside themselves lack nothing."""
+    if is_packed(entry.name) and os.path.exists(entry.path.rpartition(".")[0]):
+        return False
     return entry.is_file() or (kind != "log" and not entry.is_dir())
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from wstrace.errors import one_line
 from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.findings.ends import ended, failed
-from wstrace.trace.reader import Progress, Trace, kept_once, load_trace
+from wstrace.trace.reader import Progress, Trace, kept_once, load_trace, runs_in
 from wstrace.trace.run_file import RunFile
 from wstrace.triage.log_run import is_log, log_run
 
@@ -19,17 +20,30 @@ def load_runs(
     allow_unlocked: bool = False,
     progress: Progress | None = None,
 ) -> list[AnalysedRun]:
-    """The runs of some trace folders or files, one a run, and one for each log.
+    """The runs of some trace folders or files, each once, and one for each log.
 
-    Raises WstraceError (exit 2) as `wstrace.trace.reader.load_trace` does.
+    All the runs of a folder, unless `run` names one. Raises WstraceError (exit 2) as
+    `wstrace.trace.reader.load_trace` does.
     """
     grouped: dict[object, list[Trace]] = {}
     logs = [path for path in paths if is_log(path)]
     for number, path in enumerate(path for path in paths if path not in logs):
-        trace = load_trace(path, run, progress)
-        grouped.setdefault(trace.run if trace.processes else number, []).append(trace)
+        for trace in _traces_of(path, run, progress):
+            key = trace.run if trace.processes else (number, trace.run)
+            grouped.setdefault(key, []).append(trace)
     runs = [analyse(one_trace(t), allow_unlocked=allow_unlocked) for t in grouped.values()]
-    return [*runs, *(log_run(path) for path in dict.fromkeys(logs))]
+    return [*runs, *(log_run(path, run) for path in dict.fromkeys(logs))]
+
+
+def _traces_of(path: Path, run: str | None, progress: Progress | None) -> list[Trace]:
+    """Each run of a folder on its own: the newest may be clean, and one before it not."""
+    several = runs_in(path) if run is None else []
+    if len(several) < 2:
+        return [load_trace(path, run, progress)]
+    note = f"{len(several)} runs in {one_line(str(path))}, each is judged; --run ID picks one"
+    traces = [load_trace(path, one, progress) for one in several]
+    traces[0].notes.insert(0, note)
+    return traces
 
 
 def _worst_end(traces: Sequence[Trace]) -> RunFile | None:
@@ -67,4 +81,5 @@ def one_trace(traces: list[Trace]) -> Trace:
         notes=list(dict.fromkeys([*(n for t in traces for n in t.notes), *once.words])),
         doubts=list(dict.fromkeys([*(d for t in traces for d in t.doubts), *once.doubts])),
         unread=sum(trace.unread for trace in traces),
+        among_others=any(trace.among_others for trace in traces),
     )

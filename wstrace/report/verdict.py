@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 
 from wstrace.errors import one_line, with_stop
-from wstrace.file_names import KEPT_RUN_FILES
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.ends import died_at, failed, start_died
 from wstrace.findings.finding import Finding
@@ -89,17 +88,9 @@ def _row(finding: Finding) -> str:
     return f"  {finding.code} {clean(finding.named)}: {size}, {finding.title}"
 
 
-def _several(folder: Path) -> bool:
-    """Whether the folder holds earlier runs: the newest must not stand in for this one."""
-    return any(folder.glob(KEPT_RUN_FILES))
-
-
 def _next(run: AnalysedRun, folder: Path) -> list[str]:
     """The trace, and the commands that help in this state."""
-    named = shlex.quote(str(folder))
-    if _several(folder):
-        named += f" --run {shlex.quote(run.trace.run)}"
-    commands = next_commands(run, named)
+    commands = next_commands(run, run.trace.as_typed(folder))
     heads = ["next:  ", *["       "] * len(commands)]
     return [f"trace: {folder}", *map(str.__add__, heads, commands)]
 

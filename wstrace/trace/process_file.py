@@ -16,6 +16,7 @@ import msgspec
 
 from wstrace import __version__
 from wstrace.errors import WstraceError, one_line
+from wstrace.file_names import is_packed
 from wstrace.trace.cleaning import cleaned
 from wstrace.trace.collapsing import Collapsing, Repeats, RunLines
 from wstrace.trace.decoding import record_decoder
@@ -84,7 +85,8 @@ class ProcessTrace:
 
 def unreadable(path: Path, error: OSError) -> WstraceError:
     return WstraceError(
-        f"Cannot read {path}: {error.strerror or error}.", "Check the path and its permissions."
+        f"Cannot read {path}: {error.strerror or error}.",
+        "Check the path and its permissions, or take it out of the folder.",
     )
 
 
@@ -121,8 +123,13 @@ def _other_wstrace(header: Header) -> str:
 
 
 def _foreign(path: Path) -> WstraceError:
+    if is_packed(path.name):
+        return WstraceError(
+            f"{path} is compressed, and was not read.", "Unpack it, and give its folder."
+        )
     return WstraceError(
-        f"{path} is not a wstrace trace.", "Give a trace folder made by `wstrace run`."
+        f"{path} is not a wstrace trace.",
+        "Give a trace folder made by `wstrace run`; a log: wstrace triage LOG.",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from wstrace.errors import WstraceError, one_line
-from wstrace.file_names import SUFFIX
+from wstrace.file_names import KEPT_RUN_FILES, SUFFIX
 from wstrace.trace.collapsing import RunLines
 from wstrace.trace.each_once import Kept, ReadableCopy, each_once
 from wstrace.trace.gaps import gaps
@@ -22,7 +23,7 @@ from wstrace.trace.process_file import (
     unreadable,
 )
 from wstrace.trace.records import Header
-from wstrace.trace.run_file import RunFile, find_run
+from wstrace.trace.run_file import RunFile, find_run, run_files
 from wstrace.trace.unread import (
     holds_nothing,
     is_special,
@@ -42,7 +43,7 @@ class Trace:
 
     `doubts` are what keeps the trace from showing that its run was clean. `alive` are the pids
     of processes that are known to run: what they did so far is whole. `unread`: trace files
-    that hold nothing, where no other is there.
+    that hold nothing, where no other is there. `among_others`: its folder holds other runs.
     """
 
     path: Path
@@ -53,6 +54,12 @@ class Trace:
     doubts: list[str] = field(default_factory=list)
     alive: frozenset[int] = frozenset()
     unread: int = 0
+    among_others: bool = False
+
+    def as_typed(self, path: Path) -> str:
+        """`path` as the words of a command that reads this run from it, and not another's."""
+        quoted = shlex.quote(str(path))
+        return f"{quoted} --run {shlex.quote(self.run)}" if self.among_others else quoted
 
 
 def load_trace(
@@ -95,7 +102,9 @@ def load_trace(
                 progress(file.stat().st_size)
     doubts += _parents_gone(path, processes, {file.name for file, _ in of_run})
     doubts += once.doubts + torn
-    return Trace(path, chosen, processes, meta, notes + once.words, doubts)
+    trace = Trace(path, chosen, processes, meta, notes + once.words, doubts)
+    trace.among_others = len(headers) > len(of_run) or any(path.glob(KEPT_RUN_FILES))
+    return trace
 
 
 def kept_once(files: Sequence[tuple[Path, Header]]) -> Kept[ReadableCopy]:
@@ -279,13 +288,19 @@ def _headers(path: Path, files: list[Path]) -> tuple[list[tuple[Path, Header]], 
 
 
 def runs_in(path: Path) -> list[str]:
-    """The runs that left a record in a folder, by name; none for a file.
+    """The runs that left a record or a run.json in a folder, by name; none for a file.
 
-    Raises WstraceError (exit 2) as `load_trace` does.
+    Raises WstraceError (exit 2) as `load_trace` does; a run.json that cannot be read is told
+    by whoever loads the trace.
     """
     if not path.is_dir():
         return []
-    return sorted({header.run for _, header in _headers(path, _files(path))[0]})
+    runs = {header.run for _, header in _headers(path, _files(path))[0]}
+    return sorted(runs.union(meta.run for meta in run_files(path)))
+
+
+def _begin_with(prefix: str, runs: list[str]) -> list[str]:
+    return [run for run in runs if run.startswith(prefix)]
 
 
 def _choose_run(
@@ -293,7 +308,7 @@ def _choose_run(
 ) -> tuple[str, list[str]]:
     distinct = sorted(set(runs))
     if wanted is not None:
-        matching = [r for r in distinct if r.startswith(wanted)]
+        matching = [wanted] if wanted in distinct else _begin_with(wanted, distinct)
         if len(matching) != 1:
             raise WstraceError(
                 f"Run {wanted!r} names {len(matching)} runs in {path}.",

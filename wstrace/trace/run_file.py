@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codecs import BOM_UTF8
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,7 @@ from typing import Final
 import msgspec
 
 from wstrace.errors import WstraceError
-from wstrace.file_names import RUN_FILE, kept_run_file
+from wstrace.file_names import KEPT_RUN_FILES, RUN_FILE, kept_run_file
 from wstrace.plain_files import TooLargeError, read_plain
 from wstrace.trace.cleaning import cleaned
 from wstrace.vllm.command_line import with_config
@@ -81,6 +82,15 @@ def _unreadable(path: Path, why: str) -> WstraceError:
         "is unknown",
         "Restore the file from where the trace was made, or record again.",
     )
+
+
+def run_files(folder: Path) -> list[RunFile]:
+    """Those of all the runs of a folder that can be read."""
+    found = []
+    for file in (folder / RUN_FILE, *sorted(folder.glob(KEPT_RUN_FILES))):
+        with suppress(WstraceError):
+            found.append(read_run(file))
+    return [meta for meta in found if meta is not None]
 
 
 def find_run(path: Path, run: str | None = None) -> tuple[RunFile | None, list[str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from wstrace.errors import WstraceError, one_line
-from wstrace.file_names import SUFFIX
+from wstrace.file_names import SUFFIX, is_packed
 from wstrace.units import plural
 
 TOLD: Final = 3
@@ -22,7 +22,17 @@ def is_special(file: Path) -> bool:
 def special_files(folder: Path) -> list[str]:
     """A sentence for each that has a trace file's name and is none."""
     found = sorted(file for file in folder.glob(f"*{SUFFIX}") if is_special(file))
-    return [no_plain_file(file) for file in found]
+    return [no_plain_file(file) for file in found] + _packed_files(folder)
+
+
+def _packed_files(folder: Path) -> list[str]:
+    """Trace files that someone compressed, and of which the records do not lie beside them."""
+    packed = sorted(f for f in folder.glob(f"*{SUFFIX}.*") if is_packed(f.name))
+    return [
+        f"{one_line(f.name)} is compressed: what it holds was not read"
+        for f in packed
+        if not f.with_suffix("").exists()
+    ]
 
 
 def no_plain_file(file: Path) -> str:

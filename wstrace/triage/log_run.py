@@ -11,7 +11,8 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
-from wstrace.file_names import SUFFIX
+from wstrace.errors import WstraceError
+from wstrace.file_names import trace_file_kind
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.runs.run import Run
 from wstrace.trace.reader import Trace
@@ -55,7 +56,7 @@ class LogRun(AnalysedRun):
 
 def is_log(path: Path) -> bool:
     """True for a file of text. A folder, an empty file or a file of records is a trace."""
-    if not path.is_file() or path.name.endswith(SUFFIX):
+    if not path.is_file() or trace_file_kind(path.name) == "records":
         return False
     try:
         with path.open("rb") as file:
@@ -65,9 +66,17 @@ def is_log(path: Path) -> bool:
     return first not in (b"", _RECORD)
 
 
-def log_run(path: Path, given: Given | None = None) -> LogRun:
-    """The findings of one log as a run. WstraceError: it cannot be read as text."""
+def log_run(path: Path, run: str | None = None, given: Given | None = None) -> LogRun:
+    """The findings of one log as a run.
+
+    Raises WstraceError where it cannot be read as text, and where a `run` of it is asked for.
+    """
     from wstrace.triage.diagnose.numbers import Given
+
+    if run is not None:
+        raise WstraceError(
+            f"{path} is a log: it has no run to pick.", "Leave out which run, or give a trace."
+        )
     from wstrace.triage.report import read
 
     report = read([str(path)], given or Given())

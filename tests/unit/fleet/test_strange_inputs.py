@@ -17,6 +17,7 @@ from tests.commands import wstrace
 from tools import ROOT
 from tools.fleet.planted import Plan, write_run
 from wstrace import __version__
+from wstrace.file_names import SUFFIX
 
 HOUR = 3600 * 10**9
 Record = dict[str, Any]
@@ -115,6 +116,14 @@ def test_a_folder_that_is_no_trace_says_so_of_each_of_its_files(tmp_path: Path) 
     found = rows(tmp_path)
     assert "z.wst.jsonl is not a wstrace trace" in found["z.wst.jsonl"]["sentence"]
     assert "missing required field `run`" in found["run.json"]["sentence"]
+
+
+def test_compressed_records_are_told_and_their_run_is_found(tmp_path: Path) -> None:
+    (file,) = made(tmp_path, "a", ranks=1)
+    packed = file.with_name(f"a.host.7.1.ff{SUFFIX}.gz")
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    file.rename(file.with_name("kept"))
+    assert "is compressed, and was not read" in rows(tmp_path)["a"]["sentence"]
 
 
 def test_a_run_id_as_long_as_a_page(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import wstrace
+from tests.unit.gate.traces import clean
 from tests.unit.report_html import runs
 from wstrace.api import Trace
 from wstrace.trace.site_key import SiteKey
@@ -37,6 +39,26 @@ def test_load_gives_the_run_and_its_verdict(trace: Trace) -> None:
     assert isinstance(trace, wstrace.Trace)
     assert (trace.verdict, trace.inconclusive) == ("findings", [])
     assert re.search(r": findings, 1 rank, 2 sites, \d+ findings>$", repr(trace))
+
+
+def test_of_several_runs_the_newest_is_read_with_a_warning(tmp_path: Path) -> None:
+    for number in (1, 2):
+        made = clean(tmp_path / str(number), run=f"run-{number}")
+        (file,) = made.glob("*.wst.jsonl")
+        file.rename(tmp_path / f"run-{number}.wst.jsonl")
+    with pytest.warns(UserWarning, match="2 runs in this folder") as told:
+        wstrace.load(tmp_path)
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert wstrace.load(tmp_path, run="run-1").run == "run-1"
+
+
+def test_a_log_has_no_run_to_pick(tmp_path: Path) -> None:
+    log = tmp_path / "serve.log"
+    log.write_text("INFO 05-16 10:15:00 [core.py:1] started\n")
+    with pytest.raises(wstrace.WstraceError, match="a log: it has no run"):
+        wstrace.load(log, run="run-1")
 
 
 @pytest.mark.parametrize("path", ["nowhere", "."])

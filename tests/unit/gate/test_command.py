@@ -104,6 +104,7 @@ def test_allow_unlocked_removes_only_the_no_lock_reason(gate: Gate, tmp_path: Pa
         (["here", "--expires", "soon"], "soon"),
         (["here", "--baseline", "nowhere.jsonl"], "nowhere.jsonl"),
         (["here", "--run", "zzz"], "zzz"),
+        (["serve.log", "--run", "zzz"], "a log: it has no run to pick"),
         (["here", "--config", "nothing.toml"], "nothing.toml"),
     ],
 )
@@ -111,6 +112,7 @@ def test_usage_errors_exit_2(
     arguments: list[str], says: str, gate: Gate, tmp_path: Path
 ) -> None:
     traces.clean(tmp_path / "here")
+    (tmp_path / "serve.log").write_text("INFO 05-16 10:15:00 [core.py:1] started\n")
     code, text = gate(*arguments)
     assert (code, says in text) == (2, True), text
 
@@ -219,6 +221,43 @@ def test_of_several_runs_the_worst_counts(
         return made
 
     assert gate(*(folder(n, make) for n, make in enumerate(makers)))[0] == code
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_of_several_runs_in_one_folder_each_is_judged(
+    order: int, gate: Gate, tmp_path: Path
+) -> None:
+    """Whichever began last: an older crash must not hide behind a newer run."""
+    folder = tmp_path / "runs"
+    for number, make in enumerate([traces.clean, traces.escape][:: 1 - 2 * order]):
+        make(tmp_path / str(number), run=f"run-{number}")
+        (file,) = (tmp_path / str(number)).glob("*.wst.jsonl")
+        folder.mkdir(exist_ok=True)
+        text = file.read_text().replace('"wall_ns":1,', f'"wall_ns":{1000 + number},')
+        (folder / f"run-{number}.{file.name}").write_text(text)
+    crashed = f"run-{1 - order}"
+    code, told = gate(folder)
+    assert code == 1
+    assert "2 runs in" in told
+    assert "--run ID" in told
+    assert f"run {crashed}: " in told
+    assert f"wstrace reserve {folder} --run {crashed} -o" in told
+    for fmt in ("json", "sarif", "junit", "github", "markdown"):
+        code, text = gate(folder, "--format", fmt)
+        assert (code, "WS101" in text) == (1, True), fmt
+    assert gate(folder, "--run", crashed)[0] == 1
+    assert gate(folder, "--run", f"run-{order}")[0] == 0
+
+
+def test_a_run_of_the_folder_that_left_no_trace_is_judged_too(
+    gate: Gate, tmp_path: Path
+) -> None:
+    folder = traces.clean(tmp_path / "runs", run="run-1")
+    meta = {"run": "run-0", "command": [], "started": "", "wstrace": "0.1"}
+    (folder / "run.run-0.json").write_text(json.dumps(meta))
+    code, text = gate(folder)
+    assert (code, "run run-0: " in text) == (3, True), text
+    assert gate(folder, "--run", "run-1")[0] == 0
 
 
 @pytest.mark.parametrize("ends", [(0, 1), (1, 0), (None, 0), (0, None), (0, 0)])

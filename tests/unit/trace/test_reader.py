@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from wstrace.errors import WstraceError
+from wstrace.file_names import PACKED, SUFFIX
 from wstrace.trace.process_file import read_file
 from wstrace.trace.reader import load_trace
 from wstrace.trace.records import (
@@ -61,6 +62,36 @@ def test_of_several_runs_the_newest_is_read_and_that_is_said(tmp_path: Path) -> 
     assert trace.run == "new"
     assert "2 runs" in trace.notes[0]
     assert load_trace(tmp_path, "ol").run == "old"
+
+
+def test_a_run_is_picked_by_its_whole_id_where_another_begins_with_it(tmp_path: Path) -> None:
+    trace_file(tmp_path, "a", run="run-1")
+    trace_file(tmp_path, "bb", run="run-12")
+    assert load_trace(tmp_path, "run-1").run == "run-1"
+    with pytest.raises(WstraceError, match="names 2 runs"):
+        load_trace(tmp_path, "run-")
+
+
+@pytest.mark.parametrize("packed", PACKED)
+def test_compressed_records_are_told(packed: str, tmp_path: Path) -> None:
+    trace_file(tmp_path, "a")
+    other = tmp_path / f"b{SUFFIX}{packed}"
+    other.write_bytes(b"\x1f\x8b packed")
+    told = f"{other.name} is compressed: what it holds was not read"
+    assert load_trace(tmp_path).doubts == [told]
+    with pytest.raises(WstraceError, match="compressed") as error:
+        load_trace(other)
+    assert "Unpack" in error.value.hint
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    other.rename(alone / other.name)
+    assert load_trace(alone).doubts == [told]
+
+
+def test_compressed_records_beside_themselves_lack_nothing(tmp_path: Path) -> None:
+    plain = trace_file(tmp_path, "a")
+    (tmp_path / f"{plain.name}.gz").write_bytes(b"\x1f\x8b packed")
+    assert load_trace(tmp_path).doubts == []
 
 
 def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.unit.triage.generator import Failure, log_lines, log_of
 from wstrace.errors import WstraceError
+from wstrace.file_names import SUFFIX
 from wstrace.report.finding_json import triage_json
 from wstrace.report.triage import render_text
 from wstrace.triage.diagnose.numbers import Given
@@ -161,11 +162,10 @@ def test_what_is_no_text_is_left_out_and_said(tmp_path: Path) -> None:
     assert len([note for note in report.notes if "binary" in note or "empty" in note]) == 2
 
 
-def test_a_trace_folder_is_for_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_a_trace_folder_is_for_report(packed: str, tmp_path: Path) -> None:
     (tmp_path / "worker.wstrace.jsonl").write_text("{}")
-    from wstrace.file_names import SUFFIX
-
-    (tmp_path / f"worker{SUFFIX}").write_text("{}")
+    (tmp_path / f"worker{SUFFIX}{packed}").write_text("{}")
     with pytest.raises(WstraceError, match="trace folder"):
         _read(tmp_path)
 

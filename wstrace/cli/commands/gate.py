@@ -22,7 +22,7 @@ TRACES = Annotated[
     typer.Argument(metavar="TRACE...", help="Trace folders (hosts of a run are one), or logs."),
 ]
 RUN = Annotated[
-    str | None, typer.Option("--run", help="Which run of a folder (default: newest).")
+    str | None, typer.Option("--run", help="Which run of a folder (default: each).")
 ]
 FAIL_ON = Annotated[
     list[str] | None,

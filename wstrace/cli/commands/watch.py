@@ -86,6 +86,11 @@ def _show(folder: Path, run: str | None, once: bool, interval: float) -> None:
     from wstrace.report.console import plain_console
     from wstrace.trace.run_file import find_run
 
+    if folder.is_file():
+        raise WstraceError(
+            f"{folder} is a file: a run is followed by its folder.",
+            "Give the folder that `wstrace run` named; a log: wstrace triage LOG.",
+        )
     if not folder.is_dir():
         raise WstraceError(
             f"No such trace folder: {folder}.", "Give the folder that `wstrace run` named."

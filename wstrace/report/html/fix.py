@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.html.names import clean, clean_argv
@@ -82,7 +83,7 @@ def _next(run: AnalysedRun) -> tuple[str, ...]:
 
 
 def _named(run: AnalysedRun) -> str:
-    return shlex.quote(clean(run.trace.path.name))
+    return clean(run.trace.as_typed(Path(run.trace.path.name)), 400)
 
 
 def _make(run: AnalysedRun) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from wstrace.errors import WstraceError
-from wstrace.file_names import SUFFIX
+from wstrace.file_names import trace_file_kind
 from wstrace.triage.ingest import archives, opening
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _of_folder(folder: str, notes: list[str]) -> Iterator[Input]:
             files.append(path)
         elif not path.is_dir():
             notes.append(f"{inside} is no regular file: left out")
-    if any(path.name.endswith(SUFFIX) for path in files):
+    if any(trace_file_kind(path.name) == "records" for path in files):
         raise WstraceError(
             f"{folder} is a trace folder.", "`wstrace report` and `wstrace gate` read it."
         )
