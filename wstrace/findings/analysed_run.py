@@ -10,6 +10,7 @@ from typing import Literal
 from wstrace.errors import one_line
 from wstrace.findings import coverage, escapes, kv_sizing, pointers
 from wstrace.findings.codes import ESCAPES, REFUSED_ELSEWHERE
+from wstrace.findings.ends import one_after_another
 from wstrace.findings.finding import Finding, merge
 from wstrace.findings.inconclusive import reasons
 from wstrace.findings.rests_on import RestsOn, rests_on
@@ -126,7 +127,7 @@ class AnalysedRun:
 def analyse(trace: Trace, *, allow_unlocked: bool = False) -> AnalysedRun:
     """The analysed form of a trace."""
     run = run_of(trace)
-    notes = [*trace.notes, *_version_notes(run.workers)]
+    notes = [*trace.notes, *one_after_another(run.workers), *_version_notes(run.workers)]
     notes += pointers.order_notes(run.workers)
     return AnalysedRun(run, allow_unlocked, notes)
 

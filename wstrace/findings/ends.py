@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Final, get_args
 
 from wstrace.errors import one_line
@@ -69,6 +70,7 @@ def doubts(trace: Trace, workers: Sequence[Worker], names: Names) -> Iterator[st
         yield NO_CODE
     yield from _vanished(workers, names)
     yield from _replaced(workers, names)
+    yield from _side_by_side(workers)
     yield from _stopped_early(workers, names)
     yield from _lived_on(trace, workers, names)
 
@@ -199,7 +201,7 @@ def _replaced(workers: Sequence[Worker], names: Names) -> Iterator[str]:
         if _has_last_word(worker) or worker.process.cut:
             continue
         others = _in_its_place(worker, workers)
-        if any(max(_lags(worker, other, other.header.ns)) > 0 for other in others):
+        if any(_before(worker, other) for other in others):
             name = names[id(worker.process)]
             yield f"{name} wrote no end before another process took its place"
 
@@ -207,6 +209,50 @@ def _replaced(workers: Sequence[Worker], names: Names) -> Iterator[str]:
 def _in_its_place(worker: Worker, workers: Sequence[Worker]) -> list[Worker]:
     alike = [w for w in _grown_up(workers) if w.ranks == worker.ranks]
     return [w for w in alike if w is not worker]
+
+
+def one_after_another(workers: Sequence[Worker]) -> list[str]:
+    """A note on places that had several workers in turn: the engines of one command."""
+    return [] if _at_once(workers) else _several(workers)
+
+
+def _side_by_side(workers: Sequence[Worker]) -> list[str]:
+    """Workers that were in one place at once: whether each of their launches is whole is not
+    told apart."""
+    return _several(workers) if _at_once(workers) else []
+
+
+def _several(workers: Sequence[Worker]) -> list[str]:
+    several = sum(len(alike) > 1 for alike in _by_place(workers))
+    if not several:
+        return []
+    return [
+        f"{plural(several, 'rank')} left more than one trace: a worker that was started again, "
+        "or two launches of one run id"
+    ]
+
+
+def _by_place(workers: Sequence[Worker]) -> list[list[Worker]]:
+    """The workers by their place in the parallel groups; a forked child has its parent's."""
+    found: dict[tuple[int | None, ...], list[Worker]] = {}
+    for worker in _grown_up(workers):
+        r = worker.ranks
+        found.setdefault((r.dp, r.pp, r.tp, r.dcp, r.rank), []).append(worker)
+    return list(found.values())
+
+
+def _at_once(workers: Sequence[Worker]) -> bool:
+    """Whether some of one place are not known to have come one after another, on one host."""
+    return any(
+        one.header.host != other.header.host or not (_before(one, other) or _before(other, one))
+        for alike in _by_place(workers)
+        for one, other in combinations(alike, 2)
+    )
+
+
+def _before(worker: Worker, other: Worker) -> bool:
+    """Whether the last record of `worker` came before `other` started, by any clock."""
+    return max(_lags(worker, other, other.header.ns)) > 0
 
 
 def _stopped_early(workers: Sequence[Worker], names: Names) -> Iterator[str]:

@@ -26,10 +26,9 @@ from wstrace.runs.worker import Worker, ranks_named
 from wstrace.trace.reader import load_files
 from wstrace.trace.records import Limit
 from wstrace.triage.log_run import LogRun, log_run
-from wstrace.units import plural
 from wstrace.vllm.limits import rows as numbers
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Goes up when a summary of the same bytes changes."""
 Row = dict[str, Any]
 RowKind = Literal["run", "log", "unread"]
@@ -152,7 +151,7 @@ def summarise(source: RowSource, run: AnalysedRun, sentence: str) -> RunSummary:
     starts = host_starts(run.trace.processes)
     began = started_ns(starts, run.trace.meta)
     workers = run.workers
-    words = [*source.words, *clock_words(starts, run.trace.meta), *_twice(workers)]
+    words = [*source.words, *clock_words(starts, run.trace.meta)]
     words += [*run.inconclusive, *run.notes]
     return RunSummary(
         kind="run",
@@ -228,19 +227,3 @@ def largest_rank(workers: Sequence[Worker]) -> str:
         return ""
     worker = max(workers, key=lambda w: sizes[id(w)])
     return ranks_named([worker])
-
-
-def _twice(workers: Sequence[Worker]) -> list[str]:
-    """Places of the parallel groups that several workers say they have."""
-    places = Counter(
-        (w.ranks.dp, w.ranks.pp, w.ranks.tp, w.ranks.dcp, w.ranks.rank)
-        for w in workers
-        if not w.header.parent  # a forked child has its parent's place
-    )
-    several = sum(count > 1 for count in places.values())
-    if not several:
-        return []
-    return [
-        f"{plural(several, 'rank')} left more than one trace: a worker that was started again, "
-        "or two launches of one run id"
-    ]

@@ -288,6 +288,12 @@ def started_anew() -> AnalysedRun:
     return with_exit(session(first, second), 0)
 
 
+def launched_twice() -> AnalysedRun:
+    """Two ranks of each of two launches, all of which ended in order."""
+    ranks = [Ranks(dp=0, tp=number, rank=number) for number in (0, 1, 0, 1)]
+    return with_exit(session(*(process(*CLEAN, End(), ranks=r) for r in ranks)), 0)
+
+
 def stops_long_before() -> AnalysedRun:
     return one_stops_at(len(CLEAN), Counts(ns=31 * 10**9, step=40, steps_real=39))
 
@@ -426,6 +432,10 @@ STATES = {
     "started anew": State(
         lambda _: started_anew(),
         "rank 0 (pid 41) wrote no end before another process took its place",
+    ),
+    "launched twice": State(
+        lambda _: launched_twice(),
+        "2 ranks left more than one trace: a worker that was started again, or two launches",
     ),
     "cut between records": State(
         lambda folder: shortened(folder, -1),

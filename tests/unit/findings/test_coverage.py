@@ -138,6 +138,9 @@ def test_counters_lost_to_a_kill_are_made_up_from_the_recorded_requests() -> Non
 def test_versions_that_call_for_care_are_noted(
     versions: list[str | None], told: list[str]
 ) -> None:
-    run = session(*(process(*CLEAN, vllm=version) for version in versions))
+    places = [Ranks(dp=0, tp=number, rank=number) for number in range(len(versions))]
+    run = session(
+        *(process(*CLEAN, vllm=v, ranks=r) for v, r in zip(versions, places, strict=True))
+    )
     assert [note[: len(start)] for note, start in zip(run.notes, told, strict=True)] == told
     assert run.verdict() == "clean"

@@ -31,6 +31,7 @@ from tests.unit.findings.states import (
     STATES,
     State,
     failure,
+    launched_twice,
     noted,
     one_engine_of,
     one_stops_at,
@@ -109,6 +110,19 @@ def test_each_state_is_told_by_every_output_with_its_exit_code(
     assert [name for name, text in outputs.items() if state.words not in text] == []
     calm = "Nothing has to be fixed"
     assert [name for name, text in outputs.items() if calm in text] == []
+
+
+@pytest.mark.parametrize("host", ["", "another"])
+def test_engines_of_one_command_in_turn_are_a_note(host: str) -> None:
+    """One after another they are known to be on one host only: clocks of two may differ."""
+    trace = launched_twice().trace
+    for later in trace.processes[2:]:
+        later.header.wall_ns = 9 * 10**9
+        later.header.host = host
+    run = analyse(trace)
+    told = run.inconclusive if host else run.notes
+    assert run.verdict() == ("inconclusive" if host else "clean")
+    assert [word[:37] for word in told] == ["2 ranks left more than one trace: a w"]
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=list(STATES))
