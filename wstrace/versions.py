@@ -17,14 +17,25 @@ CHECKED_FROM: Final = "0.13.0"
 CHECKED_WITH: Final = "0.33.0"
 """The oldest and newest release whose source was checked; more in docs/compatibility.md."""
 
-# v0.28.0+cu130, 0.21.0.post1, 0.1.dev12345
+# v0.28.0+cu130, vllm 0.21.0.post1, nightly-0.21.0, 1!0.21.0, 0.1.dev12345
 # matches: "0.23.1rc1.dev7+g4845aee"
 _RELEASE: Final = re.compile(
-    r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?(?P<rest>(?![\d]).*)", re.S
+    r"(?:(?:vllm|version|release|tag|nightly)[-_ =:]*)*v? ?(?:\d{1,9}!)?(?P<version>"
+    r"(?P<major>\d{1,9})\.(?P<minor>\d{1,9})(?:\.(?P<patch>\d{1,9}))?(?:\.(?P<more>\d{1,9}))?"
+    r"(?!\d)(?P<rest>.*))",
+    re.I | re.S,
 )
-# what comes right behind the numbers of a build before the release itself
-# matches: ".dev7"
-_BEFORE: Final = re.compile(r"[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview|dev)\d", re.I)
+_STOPS: Final = " .,;:"
+# what a version (PEP 440), or git's own description of a commit, has behind its numbers; only a
+# candidate, a development build and a nightly are made before the release itself
+# matches: "rc1.dev7+g4845aee"
+_REST: Final = re.compile(
+    r"(?:[-_.]?(?P<pre>alpha|a|beta|b|preview|pre|c|rc)(?![a-z])[-_.]?(?P<pre_n>\d{0,9}))?"
+    r"(?:[-_.]?(?P<post>post|rev|r)(?![a-z])[-_.]?(?P<post_n>\d{0,9}))?"
+    r"(?:[-_.]?(?P<dev>dev|nightly)(?![a-z])[-_.]?(?P<dev_n>\d{0,9}))?"
+    r"(?:-\d{1,9}(?:-g[0-9a-f]+)?)?(?:\+[\w.-]*)?",
+    re.I,
+)
 
 
 @dataclass(frozen=True)
@@ -32,12 +43,15 @@ class Release:
     """One release of vLLM; `numbers` is None where the text names none.
 
     `early`: a build on the way to that release (a candidate, a development build), which may
-    lack what the release has.
+    lack what the release has. `unclear`: the text is no version as Python packages have one,
+    and another reading of it may be right. `version` is the text from its numbers on.
     """
 
     text: str
     numbers: Numbers | None = None
     early: bool = False
+    unclear: bool = False
+    version: str = ""
 
     def has(self, since: str) -> bool:
         """Whether this has what vLLM `since` brought ("" for all); an unknown release has."""
@@ -66,13 +80,19 @@ class Release:
         return not self.newer_than_checked and self.has(CHECKED_FROM)
 
     @property
+    def _guess(self) -> str:
+        named = ".".join(map(str, self.numbers or ()))
+        return f"a build on the way to {named}" if self.early else named
+
+    @property
     def taken_for(self) -> str:
-        """How a release that was not checked is treated, in words; "" for one that was."""
+        """How a release that was not checked, or a text that may mean another, is treated, in
+        words; "" for a checked one."""
         if self.numbers is None:
-            named = self.text or "a vLLM that says no version"
-            return f"{named} names no release: taken for newer than {CHECKED_WITH}"
+            named = f"{self.text} names no release" if self.text else "vLLM says no version"
+            return f"{named}: taken for newer than {CHECKED_WITH}"
         if self.checked:
-            return ""
+            return f"{self.text} names no one release: taken for {self._guess}" * self.unclear
         near = CHECKED_WITH if self.newer_than_checked else CHECKED_FROM
         return (
             f"vLLM {self.text} is not among the releases that wstrace was checked against "
@@ -84,17 +104,22 @@ def release_of(text: str | None) -> Release:
     """The release that a version text names; without numbers where it names none.
 
     `0.1.devN` is what a build without tags calls itself (setuptools_scm), and `0.0.0` what
-    some packagers fall back to: neither says anything of its age.
+    some packagers fall back to: neither says anything of its age. An epoch (`1!0.21.0`) is a
+    packager's, and `0.21.x` the first of its releases: it lacks what a later one brought.
     """
     text = (text or "").strip()
-    found = _RELEASE.match(text)
+    found = _RELEASE.match(text.strip("\"'()"))
     if found is None:
         return Release(text)
-    numbers = int(found[1]), int(found[2]), int(found[3] or 0)
-    early = _BEFORE.match(found["rest"]) is not None
+    numbers = int(found["major"]), int(found["minor"]), int(found["patch"] or 0)
+    rest = _REST.match(found["rest"])
+    assert rest is not None
+    nightly = "nightly" in text.lower()
+    early = nightly or bool(rest["pre"] or (rest["dev"] and not rest["post"]))
     if numbers == (0, 0, 0) or (early and numbers[:2] <= (0, 1)):
         return Release(text)
-    return Release(text, numbers, early)
+    unclear = nightly or bool(found["rest"][rest.end() :].strip(_STOPS))
+    return Release(text, numbers, early, unclear, found["version"].rstrip(_STOPS))
 
 
 UNKNOWN: Final = Release("")

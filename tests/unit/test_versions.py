@@ -46,6 +46,28 @@ def test_what_people_read_of_the_span_is_the_span() -> None:
         ("0.1.dev12345", None, False),
         ("0.1.dev12345+gabcdef.d20260101", None, False),
         ("0.0.0+unknown", None, False),
+        ("V0.21.0", (0, 21, 0), False),
+        ("vllm 0.21.0", (0, 21, 0), False),
+        ("vLLM v0.21.0", (0, 21, 0), False),
+        ("vllm==0.21.0", (0, 21, 0), False),
+        ("version: 0.21.0", (0, 21, 0), False),
+        ("(0.21.0)", (0, 21, 0), False),
+        ("0.21.0;", (0, 21, 0), False),
+        ("1!0.21.0", (0, 21, 0), False),  # a packager's epoch
+        ("0.21.0-1", (0, 21, 0), False),  # PEP 440: post1
+        ("0.21.0.r2", (0, 21, 0), False),
+        ("v0.21.0-5-gabcdef0", (0, 21, 0), False),  # git describe: 5 commits behind the tag
+        ("0.21.0rc", (0, 21, 0), True),
+        ("0.21.0-alpha", (0, 21, 0), True),
+        ("0.21.0.post1.dev0", (0, 21, 0), False),
+        ("0.21.dev", (0, 21, 0), True),
+        ("nightly-0.21.0", (0, 21, 0), True),
+        ("0.21.0-nightly", (0, 21, 0), True),
+        ("0.21.x", (0, 21, 0), False),
+        ("0.21.0-cu130", (0, 21, 0), False),  # not the candidate c
+        (">=0.21.0", None, False),
+        ("python 3.11", None, False),
+        ("21", None, False),
         ("dev", None, False),
         ("main Jul 2026", None, False),
         ("", None, False),
@@ -73,6 +95,42 @@ def test_what_is_newer_than_the_checked_ones_has_all_and_says_so(text: str | Non
 @pytest.mark.parametrize("text", ["0.13.0", "0.13", "0.33.2", "0.33.0+cu130", "0.23.1rc1.dev7"])
 def test_a_checked_release_is_taken_for_itself(text: str) -> None:
     assert (release_of(text).checked, release_of(text).taken_for) == (True, "")
+
+
+@pytest.mark.usefixtures("checked")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("0.21.x", "0.21.x names no one release: taken for 0.21.0"),
+        ("0.21.*", "0.21.* names no one release: taken for 0.21.0"),
+        ("0.21.0, 0.22.0", "0.21.0, 0.22.0 names no one release: taken for 0.21.0"),
+        ("0.21.0-cu130", "0.21.0-cu130 names no one release: taken for 0.21.0"),
+        ("0.21.3-custom", "0.21.3-custom names no one release: taken for 0.21.3"),
+        (
+            "nightly-0.21.0",
+            "nightly-0.21.0 names no one release: taken for a build on the way to 0.21.0",
+        ),
+        (">=0.21.0", ">=0.21.0 names no release: taken for newer than 0.33.0"),
+        ("", "vLLM says no version: taken for newer than 0.33.0"),
+        (None, "vLLM says no version: taken for newer than 0.33.0"),
+    ],
+)
+def test_what_may_mean_another_says_what_it_is_taken_for(text: str | None, told: str) -> None:
+    assert release_of(text).taken_for == told
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("v0.21.0", "0.21.0"),
+        ("vllm==0.21.0", "0.21.0"),
+        ("0.28.0+cu130", "0.28.0+cu130"),
+        ("0.21.0.", "0.21.0"),
+        ("main", ""),
+    ],
+)
+def test_the_version_is_what_pip_takes(text: str, version: str) -> None:
+    assert release_of(text).version == version
 
 
 @pytest.mark.usefixtures("checked")

@@ -54,13 +54,20 @@ def vllm_tree(named: str | None, download: bool = False) -> Iterator[VllmTree]:
     elif Path(named).exists():
         with _at(Path(named)) as tree:
             yield _checked(tree)
-    elif release_of(named).is_build and "/" not in named:
-        yield _checked(VllmTree(_released(named, download), named))
+    elif version := _version_named(named):
+        yield _checked(VllmTree(_released(version, download), version))
     else:
         raise WstraceError(
             f"There is no {named}.",
             "Give the folder of a vLLM, a wheel, or a release such as 0.33.0.",
         )
+
+
+def _version_named(text: str) -> str:
+    """The one build that the text names, as pip takes it; "" where it names none."""
+    release = release_of(text)
+    one = release.numbers is not None and not release.unclear
+    return release.version if one and "/" not in text else ""
 
 
 def _installed() -> VllmTree:

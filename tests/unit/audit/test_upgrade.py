@@ -104,6 +104,7 @@ def test_json_has_the_fields_of_its_version(package: Package) -> None:
     ("argv", "said"),
     [
         (("--vllm", "no/such/folder"), "There is no no/such/folder."),
+        (("--vllm", "0.33.x"), "There is no 0.33.x."),
         (("--vllm", "0.1.2"), "not in the cache"),
         (("only-one",), "two vLLMs"),
     ],

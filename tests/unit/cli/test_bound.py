@@ -146,6 +146,7 @@ def test_a_model_config_gives_its_numbers_and_set_wins(bound: Run, tmp_path: Pat
         (["rows * head_size", "--set", "head_size=-1"], "head_size is 1 or more"),
         (["a", "--model-config", "/dev/zero"], "a device, not a file"),
         (["moe.triton", "--vllm", "newest"], "names no release"),
+        (["moe.triton", "--vllm", ""], "Empty value for --vllm"),
         (["a", "--model-config", "/nonexistent/config.json"], "cannot be read"),
     ],
 )

@@ -129,7 +129,7 @@ def test_counters_lost_to_a_kill_are_made_up_from_the_recorded_requests() -> Non
         (["0.13.0", "0.13.0"], []),
         (["0.33.2"], []),
         (["0.1.dev7+gabc"], ["0.1.dev7+gabc names no release: taken for newer than 0.33.0"]),
-        ([None], ["a vLLM that says no version names no release: taken for newer than 0.33.0"]),
+        ([None], ["vLLM says no version: taken for newer than 0.33.0"]),
         (["0.34.0"], ["vLLM 0.34.0 is not among the releases"]),
         (["0.12.0"], ["vLLM 0.12.0 is not among the releases"]),
         (["0.32.0", "0.31.0"], ["the workers ran different vLLM versions: 0.31.0, 0.32.0"]),
