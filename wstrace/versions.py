@@ -33,9 +33,14 @@ _REST: Final = re.compile(
     r"(?:[-_.]?(?P<pre>alpha|a|beta|b|preview|pre|c|rc)(?![a-z])[-_.]?(?P<pre_n>\d{0,9}))?"
     r"(?:[-_.]?(?P<post>post|rev|r)(?![a-z])[-_.]?(?P<post_n>\d{0,9}))?"
     r"(?:[-_.]?(?P<dev>dev|nightly)(?![a-z])[-_.]?(?P<dev_n>\d{0,9}))?"
-    r"(?:-\d{1,9}(?:-g[0-9a-f]+)?)?(?:\+[\w.-]*)?",
+    r"(?:-(?P<commits>\d{1,9})(?:-g[0-9a-f]+)?)?(?:\+[\w.-]*)?",
     re.I,
 )
+_PRE: Final = {"a": 1, "alpha": 1, "b": 2, "beta": 2}  # the other words mean a candidate
+_CANDIDATE: Final = 3
+_FINAL: Final = 4
+_NO_DEV: Final = 10**9
+_UNKNOWN: Final = (1,)  # behind (0, ...), all that name a release
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,9 @@ class Release:
 
     `early`: a build on the way to that release (a candidate, a development build), which may
     lack what the release has. `unclear`: the text is no version as Python packages have one,
-    and another reading of it may be right. `version` is the text from its numbers on.
+    and another reading of it may be right. `version` is the text from its numbers on. `order`
+    is greater for a newer one, as PEP 440 orders versions; what names no release is newest, and
+    local builds (`+cu130`) and what is unclear are equal to what they are taken for.
     """
 
     text: str
@@ -52,6 +59,7 @@ class Release:
     early: bool = False
     unclear: bool = False
     version: str = ""
+    order: tuple[int, ...] = _UNKNOWN
 
     def has(self, since: str) -> bool:
         """Whether this has what vLLM `since` brought ("" for all); an unknown release has."""
@@ -119,7 +127,20 @@ def release_of(text: str | None) -> Release:
     if numbers == (0, 0, 0) or (early and numbers[:2] <= (0, 1)):
         return Release(text)
     unclear = nightly or bool(found["rest"][rest.end() :].strip(_STOPS))
-    return Release(text, numbers, early, unclear, found["version"].rstrip(_STOPS))
+    order = (0, *numbers, int(found["more"] or 0), *_order(rest, nightly))
+    return Release(text, numbers, early, unclear, found["version"].rstrip(_STOPS), order)
+
+
+def _order(rest: re.Match[str], nightly: bool) -> tuple[int, int, int, int]:
+    """What stands behind the numbers: a development build before a candidate before the release
+    before what came after it."""
+    after = rest["post"] or rest["commits"]
+    build = rest["dev"] or nightly
+    stage = 0 if build and not after else _FINAL
+    if rest["pre"]:
+        stage = _PRE.get(rest["pre"].lower(), _CANDIDATE)
+    count = 1 + int(rest["post_n"] or rest["commits"] or 0) if after else 0
+    return stage, int(rest["pre_n"] or 0), count, int(rest["dev_n"] or 0) if build else _NO_DEV
 
 
 UNKNOWN: Final = Release("")

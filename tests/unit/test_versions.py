@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from random import Random
 
 import pytest
+from packaging.version import Version
 
 from wstrace import versions
 from wstrace.versions import release_of
@@ -137,6 +139,47 @@ def test_the_version_is_what_pip_takes(text: str, version: str) -> None:
 def test_an_older_release_is_taken_for_the_oldest() -> None:
     assert release_of("0.12.0").taken_for.endswith("(0.13.0 to 0.33.0): taken for 0.13.0")
     assert not release_of("0.12.9").has("0.13.0")
+
+
+IN_ORDER = (
+    ("0.9.0",),
+    ("0.9.0.1",),
+    ("0.21.0.dev1", "nightly-0.21.0.dev1"),
+    ("0.21.0.dev12",),
+    ("0.21.0a1.dev3",),
+    ("0.21.0a1", "0.21.0-alpha1"),
+    ("0.21.0b2",),
+    ("0.21.0rc1.dev7+g4845aee6b",),
+    ("0.21.0rc1", "0.21.0-rc1", "v0.21.0c1"),
+    ("0.21.0rc2",),
+    ("0.21.0rc10",),
+    ("0.21.0", "v0.21", "0.21.0+cu130", "vllm 0.21.0", "1!0.21.0", "0.21.x"),
+    ("0.21.0.post1.dev3+gabc",),
+    ("0.21.0.post1", "0.21.0-1"),
+    ("0.21.0.post2",),
+    ("0.21.1rc1",),
+    ("0.21.1",),
+    ("0.100.0",),
+    ("1.0.0",),
+    ("0.1.dev12345+gabcdef", "0.1.dev1", "main", "0.0.0+unknown"),
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_releases_have_one_order_however_they_come(seed: int) -> None:
+    """As PEP 440 has it, without local parts; what names no release is last."""
+    told = [text for equal in IN_ORDER for text in equal]
+    ranks = {text: rank for rank, equal in enumerate(IN_ORDER) for text in equal}
+    Random(seed).shuffle(told)
+    ordered = sorted(told, key=lambda text: release_of(text).order)
+    assert [ranks[text] for text in ordered] == sorted(ranks.values())
+    for equal in IN_ORDER:
+        assert len({release_of(text).order for text in equal}) == 1
+
+
+def test_the_order_is_that_of_packaging() -> None:
+    one_each = [equal[0].partition("+")[0] for equal in IN_ORDER[:-1]]
+    assert sorted(one_each, key=Version) == one_each
 
 
 def test_a_build_on_the_way_to_a_release_may_lack_its_fix() -> None:

@@ -51,10 +51,11 @@ def regressions(groups: pd.DataFrame, sites: pd.DataFrame) -> list[Regression]:
     """Every change for the worse from a version to the next later one that ran the same.
 
     Settings are the same where every number that both have is: a version may not know one of
-    them. Two groups of one version are not compared.
+    them. Two groups of one version are not compared, nor those of several versions or of none.
     """
     found: list[Regression] = []
-    rows = [_named(row) for row in groups.to_dict("records")]
+    named = [_named(row) for row in groups.to_dict("records")]
+    rows = sorted(filter(_is_of_one_version, named), key=lambda r: (r["vllm"], r["setting"]))
     by_group: dict[tuple[str, str, str], dict[tuple[Any, ...], dict[str, Any]]] = {}
     for site in sites.to_dict("records"):
         group = (site["model"], site["setting"], site["vllm"])
@@ -128,8 +129,12 @@ def _by_kind(
 
 
 def _release(row: Mapping[str, Any]) -> tuple[int, ...]:
-    """Its version's numbers; a run of several versions, or of none, is older than all."""
-    return release_of(row["vllm"]).numbers or (-1, 0, 0)
+    return release_of(row["vllm"]).order
+
+
+def _is_of_one_version(row: Mapping[str, Any]) -> bool:
+    """Not of several, not of a log or a worker that says none: nobody knows which is older."""
+    return "," not in row["vllm"] and row["vllm"] not in ("", "?")
 
 
 def _changes(

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,45 @@ def compared(old: dict[str, int], new: dict[str, int], **changes: object) -> lis
 )
 def test_what_is_worse_in_a_later_version(changes: dict[str, object], says: list[str]) -> None:
     assert compared({"max_model_len": 8}, {"max_model_len": 8}, **changes) == says
+
+
+VERSIONS = ("0.20.0", "0.21.0rc1", "0.21.0", "0.21.0.post1", "0.33.0", "0.1.dev12345+gabc")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_version_is_compared_with_the_next_older_one(seed: int) -> None:
+    """Each asks for more than the one before it; the rows come in any order."""
+    rows = []
+    for rank, vllm in enumerate([*VERSIONS, "", "?", "0.20.0, 0.21.0"]):
+        rows.append(
+            {
+                "model": "m", "setting": "{\"a\":1}", "vllm": vllm, "runs": 1, "escaped": 0,
+                "example": vllm, "file": "f.py", "function": "F.g", "ubatch": 0, "lane": 0,
+                "arena_low": 100, "arena_high": 100, "bound_low": rank, "bound_high": rank,
+            }
+        )  # fmt: skip
+    random.Random(seed).shuffle(rows)
+    found = regressions(pd.DataFrame(rows), pd.DataFrame(rows))
+    assert {(r.old, r.new) for r in found} == set(pairwise(VERSIONS))
+    assert len(found) == len(VERSIONS) - 1
+
+
+def test_two_builds_of_one_release_are_not_compared_whichever_comes_first() -> None:
+    """With the next older one: of two that are equal always the same."""
+    for order in permutations(("0.32.0", "0.32.0+cu130", "0.33.0")):
+        groups = [
+            {"model": "m", "setting": '{"a":1}', "vllm": v, "runs": 1, "example": v}
+            for v in order
+        ]
+        place = {"file": "f.py", "function": "F.g", "ubatch": 0, "lane": 0, "escaped": 0}
+        sizes = {"0.32.0": 10, "0.32.0+cu130": 10, "0.33.0": 11}
+        sites = [
+            {**g, **place, "arena_low": 1, "arena_high": 1, "bound_low": b, "bound_high": b}
+            for g in groups
+            for b in (sizes[str(g["vllm"])],)
+        ]
+        found = regressions(pd.DataFrame(groups), pd.DataFrame(sites))
+        assert [(r.old, r.new) for r in found] == [("0.32.0", "0.33.0")]
 
 
 def test_other_settings_are_not_compared() -> None:
