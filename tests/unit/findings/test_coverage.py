@@ -13,6 +13,7 @@ from wstrace.trace.records import (
     Counts,
     End,
     Hook,
+    Limit,
     PhaseChange,
     Ranks,
     Record,
@@ -144,3 +145,19 @@ def test_versions_that_call_for_care_are_noted(
     )
     assert [note[: len(start)] for note, start in zip(run.notes, told, strict=True)] == told
     assert run.verdict() == "clean"
+
+
+def test_ranks_with_another_model_or_context_are_noted() -> None:
+    """A model whose name nobody recorded differs from none."""
+    settings: list[dict[str, Limit]]
+    settings = [{"model": "a"}, {"model": "b", "max_model_len": 99}, {"model": None}]
+    run = session(
+        *(
+            process(*CLEAN, limits=limits, ranks=Ranks(dp=0, tp=number, rank=number))
+            for number, limits in enumerate(settings)
+        )
+    )
+    assert run.notes == [
+        "the workers have different values of model: a, b",
+        "the workers have different values of max_model_len: 2048, 99",
+    ]
