@@ -29,7 +29,7 @@ def write_output(
         _to_stdout(text)
         return
     data = _bytes(text)
-    try:
+    with naming(target):
         if _is_of_a_trace(target):
             raise WstraceError(
                 f"{target} is part of a trace and is not overwritten.", "Choose another -o."
@@ -41,11 +41,19 @@ def write_output(
         if (target.exists() or target.is_symlink()) and not force:
             raise WstraceError(f"{target} exists.", "Choose another -o, or add --force.")
         write_whole(data, target)
+
+
+@contextmanager
+def naming(target: Path) -> Iterator[None]:
+    """WstraceError that names `target` where the block cannot write it."""
+    try:
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:
         raise WstraceError(
-            f"Cannot write {target}: {error.strerror}.", "Give a folder that can be written."
+            f"Cannot write {target}: {error.strerror or error}.",
+            "Give a folder that can be written, with room on its disk.",
         ) from error
 
 

@@ -50,6 +50,12 @@ class Fleet:
                 found[row.verdict] += 1
         return found
 
+    def notes(self) -> Iterator[str]:
+        """What could not be read, and each word about a run behind the run's id."""
+        yield from self.wrong
+        for row, word in self.troubles():
+            yield f"{row.run}: {word}"
+
     def troubles(self) -> Iterator[tuple[RunSummary, str]]:
         """Each word about a run, in the order of run ids."""
         for row in self.rows():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +19,8 @@ _LEFT_OUT: Final = ("sites", "findings", "setting", "digest", "lasting")
 
 
 def json_pieces(fleet: Fleet) -> Iterator[str]:
-    """`{"version": 1, "counts", "versions", "escapes", "risks", ..., "runs"}` in pieces, a run
-    at a time; sizes in bytes, unknown values null."""
+    """`{"version": 1, "counts", "versions", "escapes", "risks", ..., "runs"}` in pieces, a note
+    and a run at a time; sizes in bytes, unknown values null."""
     tables = fleet.tables
     made = {
         "version": VERSION,
@@ -34,14 +34,21 @@ def json_pieces(fleet: Fleet) -> Iterator[str]:
         "regressions": [asdict(found) for found in tables.regressions()],
         "refuted": _records(tables.refuted()),
         "arenas": _records(tables.arenas()),
-        "notes": fleet.wrong,
     }
-    yield f'{_text(made, 0).removesuffix("}").rstrip()},\n "runs": ['
+    yield _text(made, 0).removesuffix("}").rstrip()
+    yield from _listed("notes", fleet.notes())
+    yield from _listed("runs", map(_run, fleet.rows()))
+    yield "\n}\n"
+
+
+def _listed(name: str, values: Iterable[Any]) -> Iterator[str]:
+    """A further list of the object, a value at a time."""
+    yield f',\n "{name}": ['
     between = "\n"
-    for row in fleet.rows():
-        yield f"{between}  {_text(_run(row), 2)}"
+    for value in values:
+        yield f"{between}  {_text(value, 2)}"
         between = ",\n"
-    yield ("]" if between == "\n" else "\n ]") + "\n}\n"
+    yield "]" if between == "\n" else "\n ]"
 
 
 def _text(value: Any, indent: int) -> str:

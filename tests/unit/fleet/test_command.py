@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sqlite3
+import subprocess
 import sys
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -296,3 +299,59 @@ def test_a_cache_of_an_older_form_is_made_anew(tmp_path: Path) -> None:
         old.execute("create table files (path text primary key, scan integer)")
     old.close()
     assert fleet(str(tmp_path / "t"), "--cache", str(tmp_path))["counts"]["clean"] == 1
+
+
+@pytest.mark.parametrize("output", [None, "x.json", "x.parquet", "site"])
+def test_where_nothing_can_be_read_the_exit_code_is_2(
+    output: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "z.wst.jsonl").write_text("{}\n")
+    (tmp_path / "t" / "torn.wst.jsonl").write_text("")
+    words = ["fleet", str(tmp_path / "t"), "--no-cache", "--jobs", "1"]
+    told = wstrace(*words, *(("-o", str(tmp_path / output)) if output else ()))
+    assert (told.returncode, told.stdout) == (2, "")
+    what, hint = told.stderr.splitlines()
+    assert what.startswith(f"wstrace: Nothing below {tmp_path / 't'} can be read: torn.wst")
+    assert "z.wst.jsonl is not a wstrace trace" in what
+    assert hint.startswith("Give folders that `wstrace run` made")
+
+
+def test_every_format_has_the_same_notes(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (file,) = write_run(Plan(run="a"), tmp_path / "t" / "a").files.values()
+    file.write_bytes(file.read_bytes()[:-9])
+    run(tmp_path / "t", "b")
+    (tmp_path / "t" / "z.wst.jsonl").write_text("{}\n")
+    other = tmp_path / "empty"
+    other.mkdir()
+    words = (str(tmp_path / "t"), str(other), "--no-cache")
+    made = fleet(*words)
+    own = [f"{row['run']}: {word}" for row in made["runs"] for word in row["words"]]
+    assert made["notes"] == [f"{other} holds no trace and no log", *own]
+    assert len(own) >= 2
+    table = tmp_path / "fleet.parquet"
+    told = wstrace("fleet", *words, "--jobs", "1", "-o", str(table))
+    kept = parquet.read_schema(table).metadata[b"wstrace.notes"]
+    assert json.loads(kept) == made["notes"]
+    assert f"{len(made['notes'])} notes on what could not be read" in told.stderr
+    wstrace("fleet", *words, "--jobs", "1", "-o", str(tmp_path / "site"), "--reports", "none")
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert [w for row in made["runs"] for w in row["words"] if escape(w) not in page] == []
+
+
+@pytest.mark.parametrize("output", ["x.json", "x.parquet", "site"])
+def test_a_full_disk_names_the_file(output: str, tmp_path: Path) -> None:
+    """The limit of a file's size stands for the disk's: the call fails as it does there."""
+    run(tmp_path / "t", "a", "death")
+    words = ["fleet", str(tmp_path / "t"), "--no-cache", "--jobs", "1", "--reports", "none"]
+    command = shlex.join(
+        [sys.executable, "-m", "wstrace", *words, "-o", str(tmp_path / output)]
+    )
+    told = subprocess.run(
+        ["bash", "-c", f"ulimit -f 2; exec {command}"], capture_output=True, text=True
+    )
+    assert told.returncode == 2, told.stderr
+    what, _ = told.stderr.splitlines()
+    assert what.startswith(f"wstrace: Cannot write {tmp_path / output}")
+    assert "File too large" in what

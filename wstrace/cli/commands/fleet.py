@@ -12,7 +12,8 @@ import typer
 
 from wstrace.cli import outlet
 from wstrace.cli.sigterm import heed_sigterm
-from wstrace.errors import FOUND, WstraceError
+from wstrace.errors import FOUND, WstraceError, one_line
+from wstrace.units import plural
 
 if TYPE_CHECKING:
     from wstrace.fleet.fleet import Fleet
@@ -68,8 +69,8 @@ def command(
 ) -> None:
     """Thousands of traces and logs: what escapes, what got worse.
 
-    Exits 0 when it has read them, 1 where a URI or a folder of it could not be read; what is
-    wrong with a run is told, and ends nothing. `gate` judges.
+    Exits 0 when it has read them, 1 where a URI or a folder of it could not be read, 2 where
+    nothing could; what is wrong with a run is told, and ends nothing. `gate` judges.
     Example: wstrace fleet /mnt/traces -o site
     """
     from wstrace.cli.fleet.engines import engine as engine_of
@@ -92,6 +93,8 @@ def command(
         fleet = Fleet(store, done.files, done.read, done.cached, missing + done.empty)
         if not done.read + done.cached:
             raise _nothing_read(uris, missing)
+        if fleet.counts["unread"] == done.read + done.cached:
+            raise _none_readable(uris, fleet)
         _write(fleet, name, output)
     if missing:
         sys.exit(FOUND)
@@ -108,6 +111,17 @@ def _nothing_read(uris: list[str], missing: list[str]) -> WstraceError:
     return WstraceError(
         f"{what} could be read: {why}{more}.",
         "Check paths, addresses and permissions.",
+    )
+
+
+def _none_readable(uris: list[str], fleet: Fleet) -> WstraceError:
+    """The error for a fleet of files of which none could be read."""
+    told = [*fleet.wrong, *(f"{row.run}: {row.sentence}" for row in fleet.rows())]
+    why = "; ".join(one_line(word).removesuffix(".") for word in told[:_TOLD])
+    more = f"; and {len(told) - _TOLD:,} more" if len(told) > _TOLD else ""
+    return WstraceError(
+        f"Nothing below {', '.join(uris)} can be read: {why}{more}.",
+        "Give folders that `wstrace run` made, or restore the files from where they were made.",
     )
 
 
@@ -194,6 +208,9 @@ def _write(fleet: Fleet, name: str, output: Path | None) -> None:
         assert output is not None
         write_parquet(fleet, output)
         outlet.say(f"Wrote {output}.")
+        if notes := sum(1 for _ in fleet.notes()):
+            told = f"{plural(notes, 'note')} on what could not be read or is unusual"
+            outlet.say(f"{told}: in its metadata (wstrace.notes), or --format json.")
     elif name == "json":
         from wstrace.report.fleet_json import json_pieces
 

@@ -13,6 +13,8 @@ import msgspec
 import wstrace
 from wstrace.errors import WstraceError
 from wstrace.file_names import part_of_name
+from wstrace.files import write_whole
+from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.fleet.source import RowSource
 from wstrace.fleet.summary import FORMAT, RunSummary, open_source, summarise, unread
 from wstrace.trace.cleaning import clean_text
@@ -61,14 +63,22 @@ def _one(job: Job, source: RowSource) -> RunSummary:
     try:
         run = open_source(source, allow_unlocked=job.allow_unlocked)
         summary = summarise(source, run, sentence(run))
-        if page := job.page_of(summary):
-            from wstrace.files import write_whole
-            from wstrace.report.html import render
-
-            write_whole(render([run]).encode(errors="backslashreplace"), Path(job.pages, page))
+        page = job.page_of(summary)
+        html = _rendered(run) if page else b""
     except WstraceError as error:
         return unread(source, error.message, lasting=True)
     except (Exception, RecursionError) as error:  # one bad run never ends a fleet
         told = clean_text(f"{type(error).__name__}: {error}")
         return unread(source, f"internal error: {told}")
+    try:
+        if page:
+            write_whole(html, Path(job.pages, page))
+    except OSError as error:
+        return unread(source, f"its report cannot be written: {error.strerror or error}")
     return summary
+
+
+def _rendered(run: AnalysedRun) -> bytes:
+    from wstrace.report.html import render
+
+    return render([run]).encode(errors="backslashreplace")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from wstrace.files import replacing
+from wstrace.files import naming, replacing
 from wstrace.frames.columns import FLEET
 from wstrace.report.export.table_export import arrow_schema, pyarrow
 
@@ -16,13 +17,20 @@ if TYPE_CHECKING:
     from wstrace.fleet.summary import RunSummary
 
 PORTION: Final = 10_000
+MOST_NOTES: Final = 1_000
 
 
 def write_parquet(fleet: Fleet, target: Path) -> None:
-    """Write the file by rename. Raises WstraceError where pyarrow is missing, and OSError."""
+    """Write the file by rename, with the fleet's notes in its metadata (`wstrace.notes`, JSON).
+
+    Raises WstraceError where pyarrow is missing or the file cannot be written.
+    """
     arrow, parquet = pyarrow("json")
     schema = arrow_schema(arrow, FLEET)
+    notes = json.dumps(list(islice(fleet.notes(), MOST_NOTES)))
+    schema = schema.with_metadata({**(schema.metadata or {}), "wstrace.notes": notes})
     with (
+        naming(target),
         replacing(target) as part,
         parquet.ParquetWriter(part, schema, compression="zstd") as writer,
     ):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wstrace.file_names import name_of_its_own
-from wstrace.files import write_whole
+from wstrace.files import make_folder, naming, write_whole
 from wstrace.report.fleet_rows import (
     TableCell,
     count,
@@ -63,18 +63,23 @@ class PageTable:
 def write_site(fleet: Fleet, folder: Path) -> list[Path]:
     """Write index.html and models/*.html; the reports below runs/ are there already.
 
-    Returns the pages. Raises OSError.
+    Returns the pages. Raises WstraceError where one cannot be written.
     """
-    (folder / MODELS).mkdir(parents=True, exist_ok=True)
+    make_folder(folder / MODELS)
     models = sorted(set(fleet.tables.versions()["model"]))
     written = []
     for model in models:
         path = folder / MODELS / model_page(model)
-        write_whole(_model_page(fleet, model).encode(errors="backslashreplace"), path)
+        _write(_model_page(fleet, model), path)
         written.append(path)
     index = folder / "index.html"
-    write_whole(_index(fleet).encode(errors="backslashreplace"), index)
+    _write(_index(fleet), index)
     return [index, *written]
+
+
+def _write(page: str, path: Path) -> None:
+    with naming(path):
+        write_whole(page.encode(errors="backslashreplace"), path)
 
 
 def model_page(model: str) -> str:
