@@ -355,3 +355,33 @@ def test_a_full_disk_names_the_file(output: str, tmp_path: Path) -> None:
     what, _ = told.stderr.splitlines()
     assert what.startswith(f"wstrace: Cannot write {tmp_path / output}")
     assert "File too large" in what
+
+
+def test_a_site_over_an_older_one_has_no_page_of_it(tmp_path: Path) -> None:
+    """Reports that are still of a run stay as they are; what others put there does as well."""
+    site, words = tmp_path / "site", ("--cache", str(tmp_path / "c"), "--jobs", "1")
+    run(tmp_path / "t", "a", model="kept")
+    run(tmp_path / "gone", "b", model="left")
+    wstrace("fleet", str(tmp_path / "t"), str(tmp_path / "gone"), *words, "-o", str(site))
+    (site / "models" / "mine.html").write_text("<p>mine</p>")
+    (report,) = (site / "runs").glob("a-*")
+    at = report.stat().st_mtime_ns
+    assert wstrace("fleet", str(tmp_path / "t"), *words, "-o", str(site)).returncode == 0
+    pages = sorted(page.name[:4] for page in site.glob("*/*"))
+    assert pages == sorted([report.name[:4], "kept", "mine"])
+    assert report.stat().st_mtime_ns == at
+
+
+@pytest.mark.parametrize("reports", ["all", "none"])
+def test_a_foreign_index_is_not_overwritten(reports: str, tmp_path: Path) -> None:
+    run(tmp_path / "t", "a")
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "index.html").write_text("<p>mine</p>")
+    words = ("--no-cache", "--reports", reports, "-o", str(site))
+    told = wstrace("fleet", str(tmp_path / "t"), *words)
+    assert told.returncode == 2
+    what, hint = told.stderr.splitlines()
+    assert what.endswith("index.html was not made by wstrace and is not overwritten.")
+    assert hint == "Give -o an empty folder, or one with a site of `wstrace fleet`."
+    assert [page.name for page in site.iterdir()] == ["index.html"]

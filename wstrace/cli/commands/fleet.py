@@ -186,9 +186,12 @@ def _brought(uris: list[str], copies: Path) -> tuple[list[Path], list[str]]:
 def _pages(name: str, output: Path | None, reports: str) -> str:
     """The folder of the runs' reports, made; empty where none are wanted."""
     from wstrace.files import make_folder
-    from wstrace.report.html.fleet_site import RUNS
+    from wstrace.report.html.fleet_site import RUNS, refuse_foreign
 
-    if name != "html" or output is None or reports == "none":
+    if name != "html" or output is None:
+        return ""
+    refuse_foreign(output)
+    if reports == "none":
         return ""
     folder = output.absolute() / RUNS
     make_folder(folder)

@@ -6,11 +6,13 @@ Pages are plain files with relative links, so that any web server, or none, can 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from wstrace.errors import WstraceError
 from wstrace.file_names import name_of_its_own
 from wstrace.files import make_folder, naming, write_whole
 from wstrace.report.fleet_rows import (
@@ -33,6 +35,8 @@ MOST_MODELS: Final = 5000
 """Models and versions of the index: a page that is not linked there is found by nobody."""
 MOST_RUNS: Final = 1000
 MOST_NOTES: Final = 200
+_HEAD: Final = 4096
+"""Bytes that hold the start of a page, with what made it."""
 RUNS: Final = "runs"
 MODELS: Final = "models"
 UNNAMED: Final = "no model named"
@@ -61,7 +65,8 @@ class PageTable:
 
 
 def write_site(fleet: Fleet, folder: Path) -> list[Path]:
-    """Write index.html and models/*.html; the reports below runs/ are there already.
+    """Write index.html and models/*.html; the reports below runs/ are there already. Pages of
+    an earlier site that are not of this one go.
 
     Returns the pages. Raises WstraceError where one cannot be written.
     """
@@ -74,7 +79,33 @@ def write_site(fleet: Fleet, folder: Path) -> list[Path]:
         written.append(path)
     index = folder / "index.html"
     _write(_index(fleet), index)
+    _remove_stale(folder / MODELS, {path.name for path in written})
+    _remove_stale(folder / RUNS, {row.page for row in fleet.rows()})
     return [index, *written]
+
+
+def is_ours(page: Path) -> bool:
+    """Whether wstrace made a page. Raises OSError."""
+    with page.open("rb") as file:
+        return b'<meta name="generator" content="wstrace ' in file.read(_HEAD)
+
+
+def refuse_foreign(folder: Path) -> None:
+    """WstraceError where the folder has an index.html that wstrace did not make."""
+    index = folder / "index.html"
+    if index.is_file() and not is_ours(index):
+        raise WstraceError(
+            f"{index} was not made by wstrace and is not overwritten.",
+            "Give -o an empty folder, or one with a site of `wstrace fleet`.",
+        )
+
+
+def _remove_stale(folder: Path, pages: set[str]) -> None:
+    """Remove pages of an earlier site that this one does not have."""
+    for page in folder.glob("*.html"):
+        with suppress(OSError):  # nothing links to it
+            if page.name not in pages and page.is_file() and is_ours(page):
+                page.unlink()
 
 
 def _write(page: str, path: Path) -> None:
