@@ -39,6 +39,11 @@ def reasons(
     verdict rests on."""
     if not trace.processes:
         why = "the folder holds no trace: the recorder never attached, or could not write there"
+        if trace.among_others:
+            why = (
+                "no trace file of this run lies beside those of others: the recorder never "
+                "attached, or could not write there, or run.json is of another launch"
+            )
         if trace.unread:
             why = f"the folder holds {plural(trace.unread, 'trace file')}, and none can be read"
         had = trace.meta is not None and trace.meta.sizes

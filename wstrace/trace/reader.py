@@ -85,7 +85,11 @@ def load_trace(
         there = len(torn + special_files(path))
         return Trace(path, meta.run, [], meta, [], doubts + torn, unread=there)
     if meta is not None and _left_nothing(path, meta, run, [h for _, h in headers]):
-        return Trace(path, meta.run, [], meta, [f"run {meta.run} left no trace file"], doubts)
+        runs = ", ".join(sorted({one_line(header.run) for _, header in headers})[:4])
+        note = (
+            f"run {one_line(meta.run)} left no trace file; there are those of {runs}: --run ID"
+        )
+        return Trace(path, meta.run, [], meta, [note], doubts, among_others=True)
     chosen, notes = _choose_run(path, [h.run for _, h in headers], run, headers)
     meta, doubts = _run_of(path, chosen)
     processes = []
@@ -138,7 +142,9 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
             doubts += told
     doubts += of_end
     doubts += map(one_line, meta.lost) if meta is not None else ()
-    return Trace(folder, run, processes, meta, [], list(dict.fromkeys(doubts)))
+    doubts = list(dict.fromkeys(doubts))
+    others = not files and bool(trace_files(folder))
+    return Trace(folder, run, processes, meta, [], doubts, among_others=others)
 
 
 def _shared(files: Sequence[Path]) -> RunLines | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.commands import wstrace
 from wstrace.cli import recorded
 from wstrace.cli.reading import read_runs
 from wstrace.errors import WstraceError
@@ -106,6 +108,19 @@ def test_the_newest_run_left_nothing_and_an_older_one_does_not_stand_in(tmp_path
     assert (trace.run, trace.processes) == ("newer", [])
     assert any("never attached" in why for why in load_run(tmp_path).inconclusive)
     assert load_trace(tmp_path, "older").processes != []
+    told = wstrace("report", str(tmp_path)).stdout
+    assert "holds no trace:" not in told
+    assert "no trace file of this run lies beside those of others" in told
+    assert "run newer left no trace file; there are those of older: --run ID" in told
+
+
+def test_a_run_json_of_another_run_is_told_by_fleet(tmp_path: Path) -> None:
+    _trace(tmp_path, "older", BASE + 1_000_000_000)
+    _started(tmp_path, "newer", 30)
+    told = wstrace("fleet", str(tmp_path), "--no-cache", "--format", "json", "--jobs", "1")
+    rows = {row["run"]: row for row in json.loads(told.stdout)["runs"]}
+    (word,) = rows["newer"]["words"]
+    assert word.startswith("no trace file of this run lies beside those of others")
 
 
 def test_a_trace_newer_than_run_json_is_the_newest(tmp_path: Path) -> None:
