@@ -18,8 +18,9 @@ from wstrace.errors import WstraceError, shell_code
 
 # Not passed on: what no process can catch, what a fault of this process raises, the child's own
 # end, the terminal's stop (it stops this process, as a shell expects of a job), and SIGPIPE.
+# SIGCONT is: who tells a stopped command to end, as systemd does, sends it next.
 _OWN = {
-    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT, signal.SIGPIPE),
+    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE),
     *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
     *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP),
     *(signal.SIGABRT, signal.SIGSYS),

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,25 @@ time.sleep(600)
     process.send_signal(number)
     process.communicate()
     assert process.returncode == 43
+
+
+def test_a_command_that_stopped_itself_goes_on_when_it_is_told_to(tmp_path: Path) -> None:
+    script = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *a: sys.exit(44))
+print(os.getpid(), flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+signal.pause()
+"""
+    process = start("-q", "-o", str(tmp_path / "t"), "--", sys.executable, "-c", script)
+    assert process.stdout is not None
+    stopped = int(process.stdout.readline())
+    while Path(f"/proc/{stopped}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
+    process.communicate()
+    assert process.returncode == 44
 
 
 def test_the_command_gets_the_signals_that_python_ignores(tmp_path: Path) -> None:
