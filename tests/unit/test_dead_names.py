@@ -8,11 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+from tests.sources import ROOT, files, nodes, tree
+
 # What somebody else reads by name: a pattern, and who.
 READ_ELSEWHERE: Final = {
     "wstrace.cli.commands.*.command": "wstrace.cli.app imports a command when it is asked for",
@@ -34,16 +34,6 @@ GIVEN_BY_OTHERS: Final = {
     "find_spec": "importlib, by position",
     "_continuation_prefill": "vLLM's method of this name has them",
 }
-
-
-def files(*tops: str) -> Iterator[Path]:
-    for top in tops:
-        yield from sorted((ROOT / top).rglob("*.py"))
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
 
 
 def module_of(path: Path) -> str:
@@ -77,7 +67,7 @@ def loads(path: Path) -> set[str]:
 def taken(path: Path) -> Iterator[tuple[str, str]]:
     """(module, name) that a file takes from modules: imported, or as an attribute of one."""
     modules: dict[str, str] = {}
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 yield node.module, alias.name
@@ -85,11 +75,19 @@ def taken(path: Path) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 modules[alias.asname or alias.name] = alias.name
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Attribute):
-            base = ast.unparse(node.value)
+            base = _dotted(node.value)
             if base in modules:
                 yield modules[base], node.attr
+
+
+def _dotted(node: ast.expr) -> str:
+    """`a.b.c` as it is written; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        before = _dotted(node.value)
+        return before and f"{before}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def unused(*users: str) -> list[str]:
@@ -122,7 +120,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def functions() -> Iterator[tuple[Path, Function]]:
     for path in files("wstrace", "tools"):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, Function):
                 yield path, node
 
@@ -131,9 +129,8 @@ def read_as_values() -> set[str]:
     """Names that stand without a call: such a function has the parameters of its table."""
     found: set[str] = set()
     for path in files("wstrace", "tools"):
-        nodes = list(ast.walk(tree(path)))
-        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-        for node in nodes:
+        called = {id(node.func) for node in nodes(path) if isinstance(node, ast.Call)}
+        for node in nodes(path):
             if isinstance(node, ast.Name | ast.Attribute) and id(node) not in called:
                 found.add(node.id if isinstance(node, ast.Name) else node.attr)
     return found
@@ -159,11 +156,11 @@ def test_no_parameter_is_there_for_nothing() -> None:
     idle = {
         function.name: [f"{module_of(path)}.{function.name}: {name}" for name in names]
         for path, function in functions()
-        if (names := idle_parameters(function))
-        and does_something(function)
-        and several[function.name] == 1
+        if several[function.name] == 1
         and function.name not in values
         and not function.decorator_list
+        and does_something(function)
+        and (names := idle_parameters(function))
     }
     assert [told for name in idle.keys() - GIVEN_BY_OTHERS for told in idle[name]] == []
     assert GIVEN_BY_OTHERS.keys() - idle == set(), "a reason for nothing"

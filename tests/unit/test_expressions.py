@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 import wstrace
+from tests.sources import tree
 
 FOLDER = Path(wstrace.__file__).parent
 MARK = "# matches: "
@@ -34,7 +35,7 @@ class Expression(NamedTuple):
 def expressions(path: Path) -> list[Expression]:
     """Those of one module; what is passed by name has its sample where it is compiled."""
     text = (FOLDER / path).read_text("utf-8")
-    found = list(_calls(ast.parse(text))) if CALL.search(text) else []
+    found = list(_calls(tree(FOLDER / path))) if CALL.search(text) else []
     if not found:
         return []
     module = importlib.import_module(".".join(("wstrace", *path.with_suffix("").parts)))
@@ -48,10 +49,10 @@ def expressions(path: Path) -> list[Expression]:
 
 
 def _calls(
-    tree: ast.AST, statement: ast.stmt | None = None
+    within: ast.AST, statement: ast.stmt | None = None
 ) -> Iterator[tuple[ast.Call, ast.stmt]]:
     """Each call with the innermost statement that it stands in."""
-    for node in ast.iter_child_nodes(tree):
+    for node in ast.iter_child_nodes(within):
         if isinstance(node, ast.Call) and statement is not None and _is_expression(node):
             yield node, statement
         yield from _calls(node, node if isinstance(node, ast.stmt) else statement)

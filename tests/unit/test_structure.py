@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from tests.sources import nodes, tree
 from wstrace.vllm.limits import rows
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -130,7 +131,7 @@ def test_no_two_modules_share_a_name_without_a_reason() -> None:
 def test_no_class_name_stands_in_several_modules_without_a_reason() -> None:
     found = defaultdict(list)
     for path in modules():
-        for node in ast.parse((ROOT / path).read_text()).body:
+        for node in tree(ROOT / path).body:
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(str(path))
     assert shared(found) == set(SHARED_CLASSES)
@@ -139,7 +140,7 @@ def test_no_class_name_stands_in_several_modules_without_a_reason() -> None:
 def imported(path: Path) -> set[str]:
     """The modules of wstrace that a file imports, also within a function."""
     found = set()
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+    for node in nodes(ROOT / path):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
@@ -168,7 +169,7 @@ def test_whoever_installs_it_can_reach_every_module() -> None:
 def aliases() -> Iterator[tuple[str, frozenset[str], str]]:
     """Each `Name = Literal[...]` at the top of a module: name, words, module."""
     for path in modules():
-        for node in ast.parse((ROOT / path).read_text()).body:
+        for node in tree(ROOT / path).body:
             if (
                 isinstance(node, ast.Assign)
                 and isinstance(node.targets[0], ast.Name)
@@ -194,7 +195,7 @@ def constants() -> Iterator[tuple[str, str]]:
     """Each constant at the top of a module, as its value is written, and where; a number or a
     short word says too little to be known for another's."""
     for path in modules():
-        for node in ast.parse((ROOT / path).read_text()).body:
+        for node in tree(ROOT / path).body:
             match node:
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                     pass
@@ -220,7 +221,7 @@ def test_only_vllm_state_knows_the_fields_of_vllms_objects() -> None:
     asked = set()
     for path in modules():
         if path.parts[1] == "recorder" and path.parts[2] != "vllm_state":
-            for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            for node in nodes(ROOT / path):
                 if isinstance(node, ast.Call) and re.fullmatch(
                     r"(inspect\.)?(has|get)attr(_static)?", ast.unparse(node.func)
                 ):
@@ -233,7 +234,7 @@ def test_a_number_with_a_row_is_read_by_its_row() -> None:
     fields = {path.rsplit(".", 1)[-1] for row in rows() for path in row.config}
     by_hand = set()
     for path in (ROOT / "wstrace" / "recorder" / "vllm_state").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             asked = node.attr if isinstance(node, ast.Attribute) else ""
             if isinstance(node, ast.Constant) and "." in str(node.value):
                 asked = str(node.value).rsplit(".", 1)[-1]

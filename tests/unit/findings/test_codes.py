@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from tests.sources import nodes
 from wstrace.findings.codes import (
     CODES,
     ESCAPES,
@@ -100,24 +101,24 @@ def test_no_code_is_used_that_the_table_does_not_have() -> None:
     assert used <= set(CODES)
 
 
-def named(node: ast.AST) -> bool:
-    """Whether the code of a program names a code, or a family of them: WS102, WS1, WS40x."""
+def named(*parts: ast.AST) -> bool:
+    """Whether one of them names a code, or a family of them: WS102, WS1, WS40x."""
     return any(
         isinstance(part, ast.Constant) and re.fullmatch(r"WS\d[\dx]*", str(part.value))
-        for part in ast.walk(node)
+        for part in parts
     )
 
 
 def test_what_follows_from_a_code_stands_in_its_row() -> None:
     """A new code then needs no search for the places that ask which code it is."""
-    trees = {path: ast.parse(path.read_text()) for path in SOURCES}
-    naming = {str(p.relative_to(ROOT / "wstrace")) for p, tree in trees.items() if named(tree)}
+    naming = {str(p.relative_to(ROOT / "wstrace")) for p in SOURCES if named(*nodes(p))}
     assert naming == MAKERS
     asking = [
         f"{path.name}:{node.lineno}"
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Compare | ast.Dict | ast.Subscript | ast.Match) and named(node)
+        for path in SOURCES
+        for node in nodes(path)
+        if isinstance(node, ast.Compare | ast.Dict | ast.Subscript | ast.Match)
+        and named(*ast.walk(node))
     ]
     assert asking == []
 

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from tests.sources import nodes
 from tests.unit.findings.build import (
     CONTINUATION,
     MOE,
@@ -233,7 +234,7 @@ def test_each_piece_that_may_fail_is_one_of_the_recorders() -> None:
     calls = [
         node
         for path in (SAMPLES.parent / "wstrace" / "recorder").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.Call)
     ]
     named = {a.value for call in calls for a in call.args[:2] if isinstance(a, ast.Constant)}

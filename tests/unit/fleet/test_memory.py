@@ -16,9 +16,9 @@ from tools import ROOT
 from tools.fleet.planted import Plan, write_run
 from wstrace.cli.fleet.temporary import folder_of_its_own
 
-FEW, MANY = 2_000, 20_000
+FEW, MANY = 1_500, 6_000
 MOST_MB = 10.0
-"""Growth from FEW to MANY. A row is 2 KB here, as a summary is: all of them held are 36 MB in
+"""Growth from FEW to MANY. A row is 8 KB here, four summaries: all of them held are 36 MB in
 the least, and SQLite's sorter, which took up to 64 MB for them, sees as much."""
 SHOWN = """
 import re, sys
@@ -37,7 +37,7 @@ def shown(count, held, site):
             # in no order of ids, as they are done
             row = RunSummary(
                 kind="run", run=f"r{number * 7919 % count:08}", verdict="clean", vllm="0.32.0",
-                model=f"m{number % 5}", words=[f"{number} " + "x" * 2000], ranks=1,
+                model="m", words=[f"{number} " + "x" * 8000], ranks=1,
                 arenas=[SlotArena(0, 0, 9, 9, 9, number % 9)], setting={"max_model_len": 8},
             )
             store.add(row)
@@ -48,7 +48,7 @@ def shown(count, held, site):
         for row in fleet.rows():
             assert row.run > last
             last = row.run
-        assert sum(map(len, json_pieces(fleet))) > 2000 * count
+        assert sum(map(len, json_pieces(fleet))) > 8000 * count
         render_fleet(fleet)
         write_site(fleet, Path(site))
 
