@@ -1,5 +1,5 @@
 """Every command in an environment of its own that pip made of the hard dependencies alone: no
-extra, no vLLM, no test tools (tests/unit/cli/test_extras.py blocks the imports instead)."""
+extra, no vLLM, no test tools (tests/processes/cli/test_extras.py only blocks the imports)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.test_extras import EXTRAS, NEEDS, WORDS
+from tests.processes.cli.test_extras import EXTRAS, NEEDS, WORDS
 from tools import ROOT
 from tools.fleet.planted import Plan, write_run
 

@@ -1,7 +1,7 @@
 """The one guard: the recorder's own errors are noted in the trace, never raised into vLLM.
 
 Every piece of the recorder that a wrapper calls goes through `guarded`. It and `complain` are
-the only functions of the recorder that may not fail; tests/unit/recorder/test_injection.py
+the only functions of the recorder that may not fail; tests/processes/recorder/test_injection.py
 makes each of the others fail.
 """
 

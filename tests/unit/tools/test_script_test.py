@@ -53,7 +53,8 @@ def test_every_part_runs_and_what_runs_beside_another_is_told_whole(tree: Path) 
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert [line.split()[1] for line in lines[::2]] == [
-        *("pytest", "check", "test-versions", "browser-tests", "test-native", "pytest")
+        *("pytest", "check", "pytest", "test-versions", "browser-tests", "test-native"),
+        "pytest",
     ]
     assert all(
         a.split()[1:] == b.split()[1:] for a, b in zip(lines[::2], lines[1::2], strict=True)
@@ -65,6 +66,7 @@ def test_every_part_runs_and_what_runs_beside_another_is_told_whole(tree: Path) 
     [
         ("check", "scripts/check"),
         ("tests/unit", "-m not slow tests/unit"),
+        ("tests/processes", "-m not slow tests/processes"),
         ("browser-tests", "scripts/browser-tests"),
         ("test-versions", "scripts/test-versions --ci"),
         ("test-native", "scripts/test-native"),
@@ -79,7 +81,7 @@ def test_a_part_that_fails_is_told_and_stops_no_other(
     (told,) = done.stderr.splitlines()
     assert told.startswith("scripts/test: failed: ")
     assert told.endswith(command)
-    assert done.stdout.count("ends ") == 6
+    assert done.stdout.count("ends ") == 7
 
 
 def test_with_arguments_it_is_pytest(tree: Path) -> None:

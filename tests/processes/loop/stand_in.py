@@ -1,6 +1,6 @@
 """A server on loopback that leaves the trace of one worker, as `vllm serve` would.
 
-`python -m tests.unit.loop.stand_in serve MODEL --port N`. Its requests, arena, lock and
+`python -m tests.processes.loop.stand_in serve MODEL --port N`. Its requests, arena, lock and
 refusals follow vLLM's rules on small numbers; the recorder's own output writes them. What it
 does otherwise stands in STAND_IN, by comma:
 

@@ -32,7 +32,7 @@ from wstrace.findings.analysed_run import load_run
 from wstrace.testbed.engine import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
-STAND_IN = (sys.executable, "-m", "tests.unit.loop.stand_in", "serve", "m")
+STAND_IN = (sys.executable, "-m", "tests.processes.loop.stand_in", "serve", "m")
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("WSTRACE", "VLLM"))}
 
 

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from tests import commands
+from tests.processes.loop.test_fix import Done, fix
 from tests.unit.findings.states import STATES, State, written
-from tests.unit.loop.test_fix import Done, fix
 from wstrace.cli import checkup
 from wstrace.exercise.client import Client
 from wstrace.exercise.corners import corners_within
@@ -51,7 +51,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     def run(*options: str, words: str = "", cwd: Path = tmp_path) -> tuple[Outcome, Path]:
         port, trace = free_port(), tmp_path / f"served{len(started)}"
         env = {k: v for k, v in os.environ.items() if not k.startswith("WSTRACE")}
-        stand_in = [sys.executable, "-m", "tests.unit.loop.stand_in", "serve", "m"]
+        stand_in = [sys.executable, "-m", "tests.processes.loop.stand_in", "serve", "m"]
         server = commands.forked(
             *("run", "-q", "-o", str(trace), *options, "--", *stand_in, "--port", str(port)),
             env=env | {"PYTHONPATH": str(ROOT), "STAND_IN": words},
