@@ -64,6 +64,15 @@ def environment(sources: Path) -> frozenset[str]:
     return frozenset(t for t in texts if isinstance(t, str) and re.fullmatch(r"VLLM_\w+", t))
 
 
+def newest_place(row: Number, sources: Path, version: str) -> str:
+    """What a row's first path, the newest, says of this release, the newest, that is not so; ""
+    where it is. An older path that vLLM still has would hide it from `moved`."""
+    gone = row.until and release_of(version).has(row.until)
+    lacking = lacks(sources, row.config[0]) if row.config and not gone else ""
+    told = f"{row.name}: vLLM {version} has no {lacking}, where the row's first path says it is"
+    return told if lacking else ""
+
+
 def moved(row: Number, sources: Path, version: str) -> str:
     """What the row says of this release that is not so; "" where all of it is.
 

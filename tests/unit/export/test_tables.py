@@ -5,21 +5,42 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from collections.abc import Sequence
 
 import pytest
 
 from tests.unit.report_html import runs
 from wstrace.errors import WstraceError
-from wstrace.frames.columns import REQUESTS
+from wstrace.frames.columns import FLEET, REQUESTS, TABLES, Column
 from wstrace.frames.frames import request_rows
 from wstrace.report.export.table_export import render_csv, render_parquet
 
-# all columns in the order in which they came; a new one stands at the end, here too
-WRITTEN = """
-run rank dp pp tp wall_ns phase after_lock step file function line caller layer ubatch lane
-bytes arena_bytes arena_warmup_bytes generation locked capturing escaped total_tokens num_reqs
-max_computed shapes step_kind draft_tokens
-""".split()  # noqa: SIM905
+# All columns in the order in which they came; a new one stands at the end, here too. Those of
+# `sites` end the fleet's table, so a new one of theirs is new there too.
+WRITTEN = {
+    "requests": """
+        run rank dp pp tp wall_ns phase after_lock step file function line caller layer
+        ubatch lane bytes arena_bytes arena_warmup_bytes generation locked capturing escaped
+        total_tokens num_reqs max_computed shapes step_kind draft_tokens
+    """,
+    "sites": """
+        run file function caller ubatch lane warmup_bytes serving_bytes arena_bytes
+        bound_bytes grade formula escaped calls requests ranks layers replayed
+    """,
+    "steps": """
+        run rank dp pp tp step step_kind phase wall_ns total_tokens num_reqs draft_tokens
+        max_computed max_scheduled requests bytes escaped
+    """,
+    "findings": """
+        run code severity title file function caller ubatch lane ranks layers warmup_bytes
+        serving_bytes arena_bytes bound_bytes grade formula phase step detail advice
+    """,
+    "fleet": """
+        run kind verdict model vllm started hosts run_ranks expected_ranks died reserved
+        codes rule refuted file function caller ubatch lane warmup_bytes serving_bytes
+        arena_bytes bound_bytes grade formula escaped calls requests ranks layers replayed
+    """,
+}
 
 
 def _table(text: str) -> list[dict[str, str]]:
@@ -49,10 +70,13 @@ def test_an_empty_session_has_only_the_header() -> None:
     assert render_csv(runs.empty()) == ",".join(c.name for c in REQUESTS) + "\n"
 
 
-def test_columns_stay_where_they_were_and_new_ones_come_last() -> None:
-    header = render_csv(runs.empty()).strip().split(",")
-    assert header[: len(WRITTEN)] == WRITTEN
-    assert header[len(WRITTEN) :] == [], "a new column: add it at the end of WRITTEN"
+@pytest.mark.parametrize(("name", "columns"), [*TABLES.items(), ("fleet", FLEET)])
+def test_columns_stay_where_they_were_and_new_ones_come_last(
+    name: str, columns: Sequence[Column]
+) -> None:
+    header, written = [column.name for column in columns], WRITTEN[name].split()
+    assert header[: len(written)] == written, f"a column of {name} has moved"
+    assert header[len(written) :] == [], f'a new column: add it at the end of WRITTEN["{name}"]'
 
 
 def test_parquet_holds_the_same_rows() -> None:

@@ -177,6 +177,9 @@ def test_parquet_has_a_row_a_site_and_one_where_there_is_none(tmp_path: Path) ->
     # a quarter of 4 MiB, and 64 KiB more
     assert (worst["arena_bytes"], worst["serving_bytes"]) == (1 << 20, (1 << 20) + 65536)
     assert rows[-1]["file"] is None
+    # the planted site is no known one
+    unfilled = {name for name in table.column_names if all(row[name] is None for row in rows)}
+    assert unfilled == {"rule"}, "what fleet_table.py or summary.py gives no value"
 
 
 def test_the_text_names_site_model_and_numbers(tmp_path: Path) -> None:

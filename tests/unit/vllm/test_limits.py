@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.matrix.vllm_config import lacks, moved, stand_in
+from tests.matrix.vllm_config import lacks, moved, newest_place, stand_in
 from tests.unit.triage.generator import read
 from wstrace.expr.expression import parse
 from wstrace.known_sites.known import known_sites
@@ -107,6 +107,16 @@ def test_a_row_that_names_a_wrong_place_is_told() -> None:
     assert "since or until" in told(config=("cache_config.block_size",), since="0.33.0")
     assert "since or until" in told(config=("cache_config.block_size",), until="0.32.0")
     assert told(config=(wrong,), since="0.33.0") == told(config=(wrong,), until="0.32.0") == ""
+
+
+def test_a_renamed_path_is_told_also_where_the_old_one_is_still_there() -> None:
+    def told(*paths: str, until: str = "") -> str:
+        row = Number(meaning="", name="x", config=paths, until=until)
+        return newest_place(row, engine(), "0.32.0")
+
+    wrong, right = "cache_config.blocksize", "cache_config.block_size"
+    assert told(wrong, right).startswith("x: vLLM 0.32.0 has no CacheConfig.blocksize")
+    assert told(right, wrong) == told(right) == told(wrong, until="0.32.0") == told() == ""
 
 
 def test_the_recorder_reads_each_row_of_an_object_that_has_the_engines_fields() -> None:
