@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import hashlib
+import lzma
 import os
 import re
 import stat
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Final, Literal
 
@@ -24,6 +30,12 @@ FileKind = TraceFileKind | Literal["log"]
 _LOG: Final = re.compile(r".+\.log(?:\.\d{1,9})?(?:\.(?:gz|bz2|xz|zst|zip|tar))?", re.I)
 
 
+_COMPRESSED: Final[dict[str, Callable[[Path], BufferedIOBase]]] = {
+    ".gz": gzip.GzipFile,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+}
+_MOST_CONTENT: Final = 1 << 30
 DEEP: Final = 64
 """Folders in each other from which one is listed whole before it is gone through."""
 
@@ -31,7 +43,8 @@ DEEP: Final = 64
 class FoundFile(msgspec.Struct, frozen=True):
     """One file as it lay there: `digest` of its bytes, the run that it belongs to.
 
-    `process` is whose records they are, whatever the file is called now. `wrong` says why it
+    `process` is whose records they are, whatever the file is called now; of a compressed log it
+    is the digest of what is in it. `wrong` says why it
     cannot be read; then `run` is what its name says, or empty, and `process` its name.
     """
 
@@ -126,7 +139,7 @@ def look(path: str, kind: FileKind) -> FoundFile:
 def _run_of(path: Path, kind: FileKind) -> tuple[str, str, str]:
     """The run's id, the process that wrote it, and what is wrong with the file."""
     if kind == "log":
-        return "", "", ""
+        return "", _content(path), ""
     try:
         if kind == "records":
             header = read_header(path)
@@ -136,6 +149,23 @@ def _run_of(path: Path, kind: FileKind) -> tuple[str, str, str]:
     except WstraceError as error:
         name = shown(path.name)
         return named_run(name), name, one_line(error.message)
+
+
+def _content(log: Path) -> str:
+    """The digest of what a compressed log holds; empty for a plain one, and where that cannot
+    be read or is very much."""
+    opened = _COMPRESSED.get(log.suffix.lower())
+    if opened is None:
+        return ""
+    made, left = hashlib.blake2b(digest_size=16), _MOST_CONTENT
+    try:
+        with opened(log) as file:
+            while left > 0 and (piece := file.read(1 << 20)):
+                made.update(piece)
+                left -= len(piece)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError):
+        return ""
+    return made.hexdigest() if left > 0 else ""
 
 
 def process_of(path: Path) -> str:

@@ -67,10 +67,14 @@ def source_of(run: str, found: Sequence[FoundFile]) -> RowSource:
     )
 
 
-def log_source(file: FoundFile) -> RowSource:
-    """The source of one log."""
+def log_source(file: FoundFile, copies: int = 1) -> RowSource:
+    """The source of one log, of which `copies` lay there under any names."""
     name = shown(os.path.basename(file.path))
-    return RowSource(name, (file.path,), (), True, file.size, _digest([name, file.digest]))
+    words = []
+    if copies > 1:
+        words.append(f"{copies:,} files hold this log: counted once")
+    digest = _digest([name, file.digest, *words])
+    return RowSource(name, (file.path,), (), True, file.size, digest, tuple(words))
 
 
 def _digest(parts: Iterable[str]) -> str:

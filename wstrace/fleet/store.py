@@ -22,7 +22,7 @@ from wstrace.fleet.summary import RunSummary, decode, encode
 NAME: Final = "fleet.sqlite"
 _BATCH: Final = 500
 """Changes after which the file is written: what a killed call loses is read again."""
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 """Goes up when a table changes; a cache of another one is made anew."""
 _TABLES: Final = """
 create table if not exists files (
@@ -36,7 +36,14 @@ create temp table rows (
 create index temp.by_run on rows (run);
 create index temp.newest on rows (model, verdict != 'findings', started desc);
 create temp table waiting (number integer primary key, source blob);
-create temp table logs (digest text primary key) without rowid;
+create temp table logs (content primary key, copies integer) without rowid;
+"""
+
+
+_COUNT_LOGS: Final = """
+insert into logs select coalesce(nullif(process, ''), nullif(digest, ''), path), 1
+from files where scan = ? and kind = 'log'
+on conflict do update set copies = copies + 1;
 """
 
 
@@ -126,11 +133,15 @@ class Store:
                 for file in files:
                     yield source_of(shown(os.path.basename(file.path)), [file])
         self._db.execute("delete from logs")
+        self._db.execute(_COUNT_LOGS, (self._scan,))
         for row in self._db.execute(query % "=", (self._scan,)):
-            source = log_source(_file(row))
-            fresh = self._db.execute("insert or ignore into logs values (?)", (source.digest,))
-            if fresh.rowcount:
-                yield source
+            file = _file(row)
+            content = (file.process or file.digest or os.fsencode(file.path),)
+            taken = self._db.execute(
+                "delete from logs where content = ? returning copies", content
+            ).fetchone()
+            if taken:
+                yield log_source(file, taken[0])
 
     def wait(self, source: RowSource) -> None:
         """Put a source aside until it is read."""

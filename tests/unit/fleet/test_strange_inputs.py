@@ -3,8 +3,10 @@ the rest of the fleet as it is."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import socket
 from collections.abc import Callable
@@ -100,6 +102,33 @@ def test_a_log_in_a_cut_archive(tmp_path: Path) -> None:
     row = rows(tmp_path)["cut.log.gz"]
     assert row["kind"] == "unread"
     assert "Compressed file ended before the end-of-stream marker" in row["sentence"]
+
+
+def test_one_log_under_several_names(tmp_path: Path) -> None:
+    """Compressed, renamed, and in another folder; one that differs is another log."""
+    folder = tmp_path / "t"
+    (folder / "again").mkdir(parents=True)
+    data = (ROOT / "tests/data/docs/pasted.log").read_bytes()
+    for name in ("serve.log", "again/serve.log", "z-other.log"):
+        (folder / name).write_bytes(data)
+    (folder / "serve.log.gz").write_bytes(gzip.compress(data))
+    (folder / "serve.log.xz").write_bytes(lzma.compress(data))
+    (folder / "serve.log.bz2").write_bytes(bz2.compress(data))
+    (folder / "more.log").write_bytes(data + b"and more\n")
+    found = rows(tmp_path)
+    assert {name: row["words"] for name, row in found.items()} == {
+        "serve.log": ["6 files hold this log: counted once"],
+        "more.log": [],
+    }
+
+
+def test_a_log_of_two_models_says_so(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    data = (ROOT / "tests/data/docs/pasted.log").read_text()
+    (tmp_path / "t" / "a.log").write_text(data + data.replace("/srv/q3", "/srv/other"))
+    row = rows(tmp_path)["a.log"]
+    (word,) = row["words"]
+    assert word.startswith("this text is of engines of 2 models (q3, other): settings and")
 
 
 def test_host_folders_in_folders(tmp_path: Path) -> None:

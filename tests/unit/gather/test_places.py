@@ -96,7 +96,8 @@ def test_a_fleet_shows_what_a_dying_store_gave_and_says_what_not(
     told = wstrace(*words, "--format", "json")
     made = json.loads(told.stdout)
     assert (told.returncode, made["counts"]["ranks"]) == (1, 2)
-    (note,) = made["notes"]
+    note, *own = made["notes"]
+    assert all(word.startswith("a: ") for word in own)
     assert note.startswith("not copied: ")
     assert note.endswith("LibraryError: Could not connect")
     assert "note: not copied: " in wstrace(*words).stdout.replace("\n", " ")

@@ -55,8 +55,21 @@ def diagnose(text: Text, settings: Settings, given: Given) -> Diagnosis:
     findings = [_in_part(finding, text.part) for finding in findings]
     findings = sorted((told(finding, given) for finding in findings), key=_line)
     config = settings.resolve(_line(findings[0]) if findings else None)
-    notes = [*text.notes, *(_taken_for(version_of(config)) if findings else ())]
+    notes = [*text.notes, *_several_models(settings)]
+    notes += _taken_for(version_of(config)) if findings else ()
     return Diagnosis(text.path, findings, config, text.mentions, notes, beside)
+
+
+def _several_models(settings: Settings) -> list[str]:
+    """A word on a text of several engines: one of them has to stand for all its findings."""
+    models = settings.models()
+    if len(models) < 2:
+        return []
+    shown = ", ".join(models[:4]) + (" ..." if len(models) > 4 else "")
+    return [
+        f"this text is of engines of {len(models)} models ({shown}): settings and findings are "
+        "not told apart; give the log of each alone"
+    ]
 
 
 def _in_part(finding: Finding, part: str) -> Finding:

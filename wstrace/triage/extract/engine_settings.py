@@ -106,6 +106,13 @@ class Settings:
             and not isinstance(item.value, list)
         }
 
+    def models(self) -> list[str]:
+        """The models of the engines whose config vLLM printed, in the order of their lines."""
+        found = (item for places in self._found.values() for item in places)
+        printed = [i for i in found if i.name == "model" and i.source is Source.DUMP]
+        printed.sort(key=lambda item: item.line)
+        return list(dict.fromkeys(str(item.value) for item in printed))
+
     def model(self) -> dict[str, Value]:
         """The numbers of a model's config.json that stands in the text, by its own keys."""
         found = self._best(None)
