@@ -221,8 +221,15 @@ def _arenas(run: AnalysedRun) -> Iterator[SlotArena]:
 
 
 def largest_rank(workers: Sequence[Worker]) -> str:
-    """The rank with the largest arena, where ranks differ; empty where they do not."""
-    sizes = {id(w): max((w.arena(slot) for slot in w.slots()), default=0) for w in workers}
+    """The rank with the largest arena, of equal arenas with the largest request; empty where
+    ranks do not differ."""
+    sizes = {
+        id(w): (
+            max((w.arena(slot) for slot in w.slots()), default=0),
+            max((use.largest for use in w.sites.values()), default=0),
+        )
+        for w in workers
+    }
     if len(set(sizes.values())) < 2:
         return ""
     worker = max(workers, key=lambda w: sizes[id(w)])

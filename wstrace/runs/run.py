@@ -43,9 +43,9 @@ class RunSite:
 
     @cached_property
     def decides(self) -> WorkerSite:
-        """The use of the worker that had it worst: every number of a row is of this one."""
-        uses = [use for _, use in self.uses]
-        return max(uses, key=lambda u: (WORSE[u.outcome], u.after_bytes, u.warmup_bytes))
+        """The use of the worker that had it worst, of equal ones with the smallest arena: every
+        number of a row is of this one."""
+        return max((use for _, use in self.uses), key=_harm)
 
     @property
     def outcome(self) -> Outcome:
@@ -113,6 +113,10 @@ class RunSite:
     def layers(self) -> list[str]:
         """Layer names seen."""
         return sorted({name for _, use in self.uses for name in use.layers})
+
+
+def _harm(use: WorkerSite) -> tuple[int, int, int, int]:
+    return WORSE[use.outcome], use.after_bytes, use.warmup_bytes, -use.arena
 
 
 @dataclass

@@ -20,6 +20,7 @@ from tools import ROOT
 from tools.fleet.planted import Plan, write_run
 from wstrace import __version__
 from wstrace.file_names import SUFFIX
+from wstrace.findings.analysed_run import load_run
 
 HOUR = 3600 * 10**9
 Record = dict[str, Any]
@@ -129,6 +130,38 @@ def test_a_log_of_two_models_says_so(tmp_path: Path) -> None:
     row = rows(tmp_path)["a.log"]
     (word,) = row["words"]
     assert word.startswith("this text is of engines of 2 models (q3, other): settings and")
+
+
+def test_of_equal_requests_a_site_has_the_smaller_arena(tmp_path: Path) -> None:
+    """The first rank has the larger one."""
+    small, large = made(tmp_path, "a", ranks=2, fault="small rank")
+    for place, file in enumerate((large, small)):
+
+        def placed(records: list[Record], place: int = place) -> None:
+            for record in records:
+                if record["t"] == "worker":
+                    record["ranks"].update(tp=place, rank=place)
+
+        changed(file, placed)
+    run = load_run(tmp_path / "t" / "a" / "node0")
+    assert [worker.ranks.tp for worker in run.workers] == [0, 1]
+    (site,) = [s for s in run.sites if s.key.function == "FleetImpl._continuation_prefill"]
+    first, second = (use.arena for _, use in site.uses)
+    assert first > second == site.arena_bytes
+
+
+def test_of_equal_arenas_the_rank_that_asked_for_most_is_named(tmp_path: Path) -> None:
+    _, second = made(tmp_path, "a", ranks=2)
+    grow = [("request", "serving")]
+    changed(
+        second,
+        lambda records: [
+            r.update(bytes=r["bytes"] + (8 << 20))
+            for r in records
+            if (r["t"], r.get("phase")) in grow
+        ],
+    )
+    assert rows(tmp_path)["a"]["largest_rank"] == "tp1"
 
 
 def test_host_folders_in_folders(tmp_path: Path) -> None:
