@@ -17,6 +17,22 @@ from wstrace.testbed.engine import SERVE, Server, engine_env, free_port
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
+RANK = """
+import sys
+
+def main():
+    from vllm import LLM, SamplingParams
+    llm = LLM(sys.argv[1], load_format="dummy", max_model_len=2048, max_num_batched_tokens=256,
+              max_num_seqs=8, block_size=128, tensor_parallel_size=2,
+              distributed_executor_backend="external_launcher",
+              compilation_config={"mode": 2, "backend": "eager"})
+    tokens = [7 + i % 200 for i in range(400)]
+    llm.generate({"prompt_token_ids": tokens}, SamplingParams(max_tokens=4, ignore_eos=True))
+
+if __name__ == "__main__":
+    main()
+"""
+
 
 def test_two_commands_with_one_run_id_are_one_run_of_two_engines(
     serve: Callable[..., Server], engine: Path, model: Path, tmp_path: Path
@@ -82,3 +98,30 @@ def test_several_api_servers_of_two_engines_are_one_run(
     assert {f"ApiServer_{number}" for number in (0, 1)} <= set(
         re.findall(r"ApiServer_\d", text)
     )
+
+
+def test_ranks_that_torchrun_started_are_one_run(
+    engine: Path, model: Path, tmp_path: Path
+) -> None:
+    """vLLM 0.32.0, `external_launcher`: engine and worker of a rank are one process."""
+    (tmp_path / "rank.py").write_text(RANK)
+    words = ["torchrun", "--nproc-per-node", "2", str(tmp_path / "rank.py"), str(model)]
+    done = subprocess.run(
+        [
+            str(engine / "bin" / "wstrace"), "run", "-q", "--on-growth", "grow",
+            *("-o", str(tmp_path / "trace"), "--"), str(engine / "bin" / words[0]), *words[1:],
+        ],
+        env=engine_env("decode_scratch,continuation", prefix=engine)
+        | {"GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = load_run(tmp_path / "trace")
+    assert [worker.ranks.tp for worker in run.workers] == [0, 1]
+    assert {worker.header.role for worker in run.workers} == {"main"}
+    assert all(worker.counts and worker.counts.steps_real for worker in run.workers)
+    (escape,) = run.escapes
+    assert [ranks.tp for ranks in escape.ranks] == [0, 1]
+    assert run.inconclusive == []
