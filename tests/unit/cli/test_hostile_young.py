@@ -14,7 +14,9 @@ from typing import Any, Final
 import pytest
 from rich.progress import Progress
 
+from tests.commands import wstrace
 from tests.unit.report.test_hostile import answer  # noqa: F401
+from tools.fleet.planted import Plan, write_run
 from wstrace.errors import WstraceError, one_line
 from wstrace.expr.expression import parse
 from wstrace.findings.analysed_run import load_run
@@ -200,6 +202,7 @@ def test_a_fleet_tells_no_secret_of_a_broken_record(
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet") if name == "lk.parquet" else None
     out = tmp_path / name
+    write_run(Plan(run="beside"), broken / "t")  # of nothing readable no file is made
     answer("fleet", broken, "-o", out, "--no-cache", "--jobs", 1)
     files = [out] if out.is_file() else [path for path in out.rglob("*") if path.is_file()]
     if parquet:
@@ -208,6 +211,12 @@ def test_a_fleet_tells_no_secret_of_a_broken_record(
         told = "".join(path.read_text("utf-8", "replace") for path in files)
     assert "Invalid enum value" in told or name == "lk.parquet"  # it has no sentences
     no_secret(told)
+
+
+def test_the_refusal_of_a_fleet_that_cannot_be_read_tells_none(broken: Path) -> None:
+    done = wstrace("fleet", str(broken), "--no-cache", "--jobs", "1")
+    assert (done.returncode, "Invalid enum value" in done.stderr) == (2, True)
+    no_secret(done.stdout + done.stderr)
 
 
 def test_a_gathered_manifest_tells_none(
