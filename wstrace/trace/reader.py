@@ -43,7 +43,8 @@ class Trace:
 
     `doubts` are what keeps the trace from showing that its run was clean. `alive` are the pids
     of processes that are known to run: what they did so far is whole. `unread`: trace files
-    that hold nothing, where no other is there. `among_others`: its folder holds other runs.
+    that hold nothing, where no other is there. `among_others`: its folder holds, or may hold,
+    other runs.
     """
 
     path: Path
@@ -143,8 +144,11 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
     doubts += of_end
     doubts += map(one_line, meta.lost) if meta is not None else ()
     doubts = list(dict.fromkeys(doubts))
-    others = not files and bool(trace_files(folder))
-    return Trace(folder, run, processes, meta, [], doubts, among_others=others)
+    # where it has files others are not looked for: a folder of a fleet may hold thousands, and
+    # a command may name the run in any case
+    others = bool(files) or bool(trace_files(folder))
+    unread = 0 if processes else len(files)
+    return Trace(folder, run, processes, meta, [], doubts, unread=unread, among_others=others)
 
 
 def _shared(files: Sequence[Path]) -> RunLines | None:

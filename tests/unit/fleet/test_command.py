@@ -388,3 +388,14 @@ def test_a_foreign_index_is_not_overwritten(reports: str, tmp_path: Path) -> Non
     assert what.endswith("index.html was not made by wstrace and is not overwritten.")
     assert hint == "Give -o an empty folder, or one with a site of `wstrace fleet`."
     assert [page.name for page in site.iterdir()] == ["index.html"]
+
+
+def test_a_report_of_a_fleet_says_commands_that_read_its_run(tmp_path: Path) -> None:
+    """Two launches in one folder: without --run the newest would answer for the other."""
+    for name in ("launch-1", "launch-2"):
+        write_run(Plan(run=name, fault="survived"), tmp_path / "t")
+    site = tmp_path / "site"
+    wstrace("fleet", str(tmp_path / "t"), "--no-cache", "--jobs", "1", "-o", str(site))
+    pages = [page.read_text() for page in (site / "runs").rglob("*.html")]
+    made = {f"wstrace reserve node0 --run launch-{n} -o" for n in (1, 2)}
+    assert {text for text in made for page in pages if text in page} == made
