@@ -84,3 +84,37 @@ def test_a_dead_node_is_told_and_the_rest_is_brought(cluster: Cluster, tmp_path:
     assert (code, len(checks)) == (0, 2), out + err
     (dead,) = (check for name, check in checks.items() if FAR in name)
     assert (dead["state"], dead["detail"]) == ("warn", "is gone from the cluster")
+
+
+def test_doctor_names_a_node_whose_wstrace_is_an_empty_package(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "there" / "wstrace").mkdir(parents=True)
+    (tmp_path / "there" / "wstrace" / "__init__.py").write_text("")
+    there = {"PYTHONPATH": str(tmp_path / "there")}
+    cluster.add_node(num_cpus=1, env_vars=there, node_ip_address=FAR)
+    code, out, err = wstrace(cluster, "doctor", "--ray", "-o", str(tmp_path))
+    told = [line for line in out.splitlines() if "Ray node" in line]
+    assert code == 1, out + err
+    assert sorted(line.partition(" ")[0] for line in told) == ["FAIL", "ok"], out + err
+
+
+def test_doctor_names_a_node_on_which_no_worker_can_start(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "sitecustomize.py").write_text(
+        "import os, sys\nif 'default_worker' in ' '.join(sys.orig_argv): os._exit(3)\n"
+    )
+    there = {"PYTHONPATH": str(tmp_path / "there")}
+    cluster.add_node(num_cpus=1, env_vars=there, node_ip_address=FAR)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "sitecustomize.py").write_text(
+        "import wstrace.gather.ray_cluster as c\nc.START_SECONDS = 40\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'here'}")
+    code, out, err = wstrace(cluster, "doctor", "--ray", "-o", str(tmp_path))
+    told = [line for line in out.splitlines() if "Ray node" in line]
+    assert code == 1, out + err
+    assert sorted(line.partition(" ")[0] for line in told) == ["FAIL", "ok"], out + err
+    assert "Ray started no worker there in 40 seconds" in " ".join(out.split())

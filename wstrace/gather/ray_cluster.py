@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from wstrace.errors import WstraceError
+
+START_SECONDS: Final = 300
+"""A worker starts in 2 to 15 s here, with two cores busy."""
 
 
 def connected() -> Any:
@@ -70,14 +74,33 @@ def gone(ray: Any) -> list[str]:
 
 def on_node(ray: Any, node: str, work: Callable[..., Any], *arguments: object) -> Any:
     """What `work` gives on that node. OSError where it cannot be done there: the node is gone,
-    or has no wstrace."""
-    strategies = import_module("ray.util.scheduling_strategies")
-    here = strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-    task = ray.remote(num_cpus=0, max_retries=1, scheduling_strategy=here)(work)
+    starts no worker, or has no wstrace."""
     try:
-        return ray.get(task.remote(*arguments))
+        _answers(ray, node)
+        return ray.get(_task(ray, node, work).remote(*arguments))
     except ray.exceptions.RayError as error:
         why = str(error).strip().splitlines()
         raise OSError(
             f"node {node[:12]}: {why[-1] if why else type(error).__name__}"
         ) from error
+
+
+def _task(ray: Any, node: str, work: Callable[..., Any]) -> Any:
+    strategies = import_module("ray.util.scheduling_strategies")
+    here = strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+    return ray.remote(num_cpus=0, max_retries=1, scheduling_strategy=here)(work)
+
+
+@cache
+def _answers(ray: Any, node: str) -> None:
+    """OSError for a node that does nothing at all: where no worker can start Ray tries again
+    for ever. Any other work takes as long as it takes. Ray sends a lambda as it is, without
+    wstrace."""
+    answer = _task(ray, node, lambda: None).remote()
+    done, _ = ray.wait([answer], timeout=START_SECONDS)
+    if not done:
+        ray.cancel(answer)
+        raise OSError(
+            f"node {node[:12]}: Ray started no worker there in {START_SECONDS} seconds"
+        )
+    ray.get(answer)
