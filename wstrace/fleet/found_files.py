@@ -79,7 +79,7 @@ def walk(root: Path, wrong: list[str]) -> Iterator[tuple[str, FileKind]]:
         entry = next(listing[-1], None)
         if entry is None:
             listing.pop()
-        elif entry.is_dir(follow_symlinks=False):
+        elif _is_folder(entry, root, wrong):
             if not entry.name.startswith("."):
                 below = _listed(entry.path, root, wrong)
                 # each listing that is under way holds a file descriptor
@@ -93,9 +93,22 @@ def _listed(folder: str, root: Path, wrong: list[str]) -> Iterator[os.DirEntry[s
         with os.scandir(folder) as found:
             yield from found
     except OSError as error:
-        # below what was asked for: who reads the site need not know what lies above
-        below = Path(root.name, os.path.relpath(folder, root))
-        wrong.append(one_line(f"{below}: {error.strerror or error}"))
+        wrong.append(_told(folder, root, error))
+
+
+def _told(path: str, root: Path, error: OSError) -> str:
+    """Below what was asked for: who reads the site need not know what lies above."""
+    below = Path(root.name, os.path.relpath(path, root))
+    return one_line(f"{below}: {error.strerror or error}")
+
+
+def _is_folder(entry: os.DirEntry[str], root: Path, wrong: list[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError as error:  # not in the listing of this file system, and it does not say it
+        if kind_of(entry.name) is None:
+            wrong.append(_told(entry.path, root, error))
+        return False
 
 
 def _matters(entry: os.DirEntry[str], kind: FileKind) -> bool:
@@ -103,20 +116,31 @@ def _matters(entry: os.DirEntry[str], kind: FileKind) -> bool:
     and compressed records beside themselves lack nothing."""
     if is_packed(entry.name) and os.path.exists(entry.path.rpartition(".")[0]):
         return False
-    return entry.is_file() or (kind != "log" and not entry.is_dir())
+    try:
+        return entry.is_file() or (kind != "log" and not entry.is_dir())
+    except OSError:  # a link in a circle, or into a folder that may not be read: told
+        return True
 
 
 def files_of(path: Path, wrong: list[str]) -> Iterator[tuple[str, FileKind]]:
     """The files that a person's path names: those that `walk` finds, or itself.
 
-    WstraceError where there is no such path.
+    WstraceError where there is no such path, or nobody may look at it.
     """
-    if path.is_dir():
+    try:
+        folder = stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise WstraceError(
+            f"No such file or folder: {path}.", "Give folders with traces."
+        ) from error
+    except OSError as error:
+        raise WstraceError(
+            f"{path}: {error.strerror or error}.", "Give folders that can be read."
+        ) from error
+    if folder:
         yield from walk(path, wrong)
-    elif path.exists():
-        yield str(path), named_kind(path)
     else:
-        raise WstraceError(f"No such file or folder: {path}.", "Give folders with traces.")
+        yield str(path), named_kind(path)
 
 
 def look(path: str, kind: FileKind) -> FoundFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -15,8 +16,9 @@ TOLD: Final = 3
 
 
 def is_special(file: Path) -> bool:
-    """A pipe or a device; a folder and a link to nothing are errors for whoever opens them."""
-    return file.exists() and not file.is_file() and not file.is_dir()
+    """A pipe or a device; a folder and a link that leads to nothing, or to what may not be
+    looked at, are errors for whoever opens them."""
+    return os.path.exists(file) and not os.path.isfile(file) and not os.path.isdir(file)
 
 
 def special_files(folder: Path) -> list[str]:
@@ -31,7 +33,7 @@ def _packed_files(folder: Path) -> list[str]:
     return [
         f"{one_line(f.name)} is compressed: what it holds was not read"
         for f in packed
-        if not f.with_suffix("").exists()
+        if not os.path.exists(f.with_suffix(""))
     ]
 
 

@@ -246,6 +246,39 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["x.wst.jsonl", "run.json", "run.a.json", "serve.log"])
+@pytest.mark.parametrize(
+    ("leads_to", "why"),
+    [("{name}", "Too many levels of symbolic links"), ("n" * 300, "File name too long")],
+)
+def test_a_link_that_cannot_be_followed_is_told_and_ends_nothing(
+    name: str, leads_to: str, why: str, tmp_path: Path
+) -> None:
+    run(tmp_path / "t", "a", ranks=2)
+    run(tmp_path / "other", "b")
+    (tmp_path / "t" / name).symlink_to(leads_to.format(name=name))
+    made = fleet(str(tmp_path / "t"), str(tmp_path / "other"), "--no-cache")
+    ranks = {row["run"]: row["ranks"] for row in made["runs"] if row["kind"] == "run"}
+    assert ranks == {"a": 2, "b": 1}
+    (note,) = [note for note in made["notes"] if why in note]
+    assert name in note
+    told = wstrace("gather", str(tmp_path / "t"), "-o", str(tmp_path / "here"))
+    assert told.returncode == 1
+    assert f"not copied: {tmp_path / 't' / name}: {why}" in told.stderr
+    assert len(list((tmp_path / "here" / "a").glob("*.wst.jsonl"))) == 2
+
+
+def test_of_paths_one_that_cannot_be_looked_at_ends_nothing(tmp_path: Path) -> None:
+    run(tmp_path / "t", "a", ranks=2)
+    (tmp_path / "loop").symlink_to("loop")
+    words = [str(tmp_path / name) for name in ("loop", "t")]
+    told = wstrace("fleet", *words, "--no-cache", "--jobs", "1", "--format", "json")
+    assert told.returncode == 1
+    made = json.loads(told.stdout)
+    assert [(row["run"], row["ranks"]) for row in made["runs"]] == [("a", 2)]
+    assert made["notes"] == [f"{tmp_path}/loop: Too many levels of symbolic links."]
+
+
 def test_two_hosts_files_of_one_name_are_two_ranks(tmp_path: Path) -> None:
     files = write_run(Plan(run="a", ranks=2), tmp_path / "made").files
     for rank, file in files.items():

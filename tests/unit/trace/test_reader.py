@@ -232,9 +232,10 @@ def test_blank_lines_are_passed_over(tmp_path: Path) -> None:
     assert [r.text for r in read_file(path).records if isinstance(r, Note)] == ["one", "two"]
 
 
-def test_a_link_to_nothing_is_an_error_of_two_lines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("leads_to", ["gone", "b.wst.jsonl", "n" * 300])
+def test_a_link_to_nothing_is_an_error_of_two_lines(leads_to: str, tmp_path: Path) -> None:
     trace_file(tmp_path, "a", Note(text="one"))
-    (tmp_path / "b.wst.jsonl").symlink_to(tmp_path / "gone")
+    (tmp_path / "b.wst.jsonl").symlink_to(tmp_path / leads_to)
     with pytest.raises(WstraceError, match=r"Cannot read .*b\.wst\.jsonl"):
         load_trace(tmp_path)
 

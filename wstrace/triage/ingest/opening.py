@@ -51,10 +51,12 @@ def check_paths(paths: Sequence[str]) -> None:
             continue
         try:
             mode = Path(path).stat().st_mode
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             raise WstraceError(
                 f"{path} does not exist.", "Give a log file, a folder, or - for stdin."
             ) from None
+        except OSError as error:  # a link in a circle, a folder that may not be read
+            raise unreadable(path, error) from error
         kind = KINDS.get(stat.S_IFMT(mode))
         if kind and not (stat.S_ISFIFO(mode) and path.startswith(OPEN_ALREADY)):
             raise WstraceError(
