@@ -37,25 +37,33 @@ def as_text(value: object) -> str:
     return str(value)
 
 
-# 32768, 64k (decimal), 64K (binary), 8GiB and 8 GB (bytes), -1
-# matches: "32_768"
-_WHOLE = re.compile(r"(-?)(\d[\d_,]*)(?:\.0+)?\s*([kKmMgGtT]?)((?:i?[bB])?)")
+# 32768, 32_768, 25.6k (decimal), 64K (binary), 1.5GiB and 8 GB (bytes), -1
+# matches: "32,768"
+_WHOLE = re.compile(
+    r"([+-]?)(\d{1,3}(?:,\d{3})+|\d[\d_]*)(\.\d+)?\s*([kKmMgGtT]?)((?:i?[bB])?)"
+)
 
 
 def whole_number(text: str) -> int | None:
-    """An integer as vLLM reads one: 64k is 64000 and 64K is 65536; 8GiB and 8GB are bytes.
+    """An integer as vLLM reads one: 25.6k is 25600 and 64K is 65536. Beyond that 1.5GiB and 8GB
+    are bytes, 32,768 has a comma, and 4.0 is what Python prints.
 
-    None for anything else, and for more than 20 digits.
+    None for anything else, and for more than 20 digits. vLLM 0.32.0: human_readable_int takes a
+    decimal point before k, m, g and t alone, and cuts off what is no whole number.
     """
     match = _WHOLE.fullmatch(text.strip())
-    # matches: "32_768"
-    digits = re.sub(r"[_,]", "", match[2]) if match else ""
-    if match is None or not digits.isascii() or len(digits) > _MOST_DIGITS:
+    if match is None or not text.strip().isascii():
         return None
-    power = " kmgt".index(match[3].lower() or " ")
-    binary = bool(match[4]) or match[3].isupper()
-    size = int(digits) * (1 << 10 * power if binary else 10 ** (3 * power))
-    return -size if match[1] else size
+    sign, whole, part, unit, of_bytes = match.groups(default="")
+    digits = whole.replace(",", "").replace("_", "")
+    decimal = unit.islower() and not of_bytes
+    takes_part = decimal or (unit and of_bytes) or not (unit or part.strip(".0"))
+    if len(digits + part) > _MOST_DIGITS or (part and not takes_part):
+        return None
+    power = 3 * " kmgt".index(unit.lower() or " ")
+    scale = 10**power if decimal else 1 << power // 3 * 10
+    size = int(float(digits + part) * scale) if part or decimal else int(digits) * scale
+    return -size if sign == "-" else size
 
 
 def count_of(text: str) -> int | None:

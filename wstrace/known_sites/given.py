@@ -24,11 +24,11 @@ class Giver:
 def numbers(given: Iterable[tuple[object, object]], giver: Giver) -> dict[str, int]:
     """The numbers by name: one grammar and one floor for commands, programs and logs.
 
-    Dashes in a name are underscores. A number is 32768, 64k (64000), 64K (65536) or 8GiB, or
-    what Python prints as one of these; True and False are 1 and 0 of a switch. It is at least
-    what vLLM's config can have: 1 for a size, 0 for a switch or a count. A name that neither
-    vLLM's config nor a known site has may be any integer. Raises WstraceError for anything
-    else, and for one name with two numbers.
+    Dashes in a name are underscores. A number is 32768, 25.6k (25600), 64K (65536) or 1.5GiB,
+    or what Python prints as one of these; True and False are 1 and 0 of a switch. It is at
+    least what vLLM's config can have: 1 for a size, 0 for a switch or a count. A name that
+    neither vLLM's config nor a known site has may be any integer. Raises WstraceError for
+    anything else, and for one name with two numbers.
     """
     found: dict[str, int] = {}
     for given_name, value in given:

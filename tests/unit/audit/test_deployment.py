@@ -12,6 +12,7 @@ from tests.unit.audit.test_roles_and_matches import layer, request
 from wstrace.audit.deployment import deployment
 from wstrace.audit.prediction import Predicted, Prediction, needed_by, predict
 from wstrace.audit.whole import reading
+from wstrace.errors import WstraceError
 
 Package = Callable[..., Path]
 FLAGS = "vllm serve m --max-model-len 4096 --max-num-batched-tokens 1024 --max-num-seqs 16"
@@ -65,6 +66,36 @@ def test_the_arena_is_the_largest_reservation_and_who_asks_for_more_escapes(
     outcomes = {p.site.enclosing: (p.outcome, p.needed.bytes) for p in found.sites}
     assert outcomes["Impl.decode"] == ("fits", 1024 * 64 * 4)
     assert outcomes["Second.decode"] == ("escapes", 4096 * 256 * 4)
+
+
+def test_a_number_is_read_as_vllm_reads_it(predicted: Callable[..., Prediction]) -> None:
+    flags = f"{FLAGS} --max-num-batched-tokens 25.6k"
+    assert predicted(flags, small=ask(SPEC, profiled=request(SPEC))).least == 25_600 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("--max-num-batched-tokens 25.6K", "--max-num-batched-tokens 25.6K is not read"),
+        ("--max_num_seqs=-8", "--max_num_seqs -8 is not read"),
+        ('--max-num-seqs "$SEQS"', r"--max-num-seqs \$SEQS is not read"),
+        ("--max-num-seqs", "--max-num-seqs is not read"),
+        ("--kv-cache-dtype", "--kv-cache-dtype is not read"),
+        ("-tp two", "-tp two is not read"),
+    ],
+)
+def test_a_flag_that_cannot_be_read_is_named(
+    predicted: Callable[..., Prediction], more: str, told: str
+) -> None:
+    with pytest.raises(WstraceError, match=told):
+        predicted(f"{FLAGS} {more}", small="")
+
+
+@pytest.mark.parametrize("more", ["--max-model-len auto", "--kv-cache-dtype auto -tp=2 -dp2"])
+def test_a_flag_may_leave_the_choice_to_vllm(
+    predicted: Callable[..., Prediction], more: str
+) -> None:
+    assert predicted(f"{FLAGS} {more}", small="").sites == ()
 
 
 def test_a_larger_neighbour_hides_it(predicted: Callable[..., Prediction]) -> None:

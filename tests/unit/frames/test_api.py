@@ -117,6 +117,7 @@ def test_a_reserve_with_a_what_if_leaves_the_trace_as_it_was(trace: Trace) -> No
         ({"limits": {"max_model_len": "16384"}}, 16 << 20),
         ({"limits": {"max_model_len": "16K"}}, 16 << 20),
         ({"limits": {"max_model_len": "64k"}}, 1024 * 64_000),
+        ({"limits": {"max_model_len": "25.6k"}}, 1024 * 25_600),
         ({"limits": {"max-model-len": 16384.0}}, 16 << 20),
         ({"limits": {"max-model-len": 16384, "max_model_len": "16K"}}, 16 << 20),
         ({"limits": {"enable_expert_parallel": False}}, 2 << 20),

@@ -96,6 +96,11 @@ def test_the_engines_word_for_its_model_is_above_the_flags() -> None:
         ("vllm serve m --max-model-len 131072 --max-num-seqs 4 2>&1", "max_num_seqs", 4),
         ("vllm serve m --max-model-len=64k", "max_model_len", 64_000),
         ("vllm serve m --max-model-len 64K", "max_model_len", 65_536),
+        ("vllm serve m --max-model-len 25.6k", "max_model_len", 25_600),
+        ("vllm serve m --max-model-len auto", "max_model_len", None),
+        ("vllm serve m --max-model-len -1", "max_model_len", None),
+        ("(vllm serve m --max-num-seqs 8)", "max_num_seqs", 8),
+        ("max-model-len: 25.6k", "max_model_len", 25_600),
         ("vllm serve m \\\n  --max-num-seqs \\\n  8", "max_num_seqs", 8),
         ('args: ["--max-num-seqs", "24", "--model", "m"]', "max_num_seqs", 24),
         ("  - --max-num-seqs\n  - '24'\n", "max_num_seqs", 24),
@@ -103,6 +108,10 @@ def test_the_engines_word_for_its_model_is_above_the_flags() -> None:
         ("vllm serve m --no-enable-prefix-caching", "enable_prefix_caching", False),
         ("vllm serve m --kv-cache-dtype fp8", "cache_dtype", "fp8"),
         ("vllm serve m -tp 8", "tensor_parallel_size", 8),
+        ("vllm serve m -tp=8", "tensor_parallel_size", 8),
+        ("vllm serve m -tp8", "tensor_parallel_size", 8),
+        ('args: ["-tp", "8"]', "tensor_parallel_size", 8),
+        ("vllm serve m -dpl 4", "data_parallel_size", None),
         ("LLM(model='m', max_model_len=4096)", "max_model_len", 4096),
         ("max-model-len: 131072", "max_model_len", 131_072),
         (
@@ -116,6 +125,28 @@ def test_the_engines_word_for_its_model_is_above_the_flags() -> None:
 )  # fmt: skip
 def test_one_setting(text: str, name: str, value: object) -> None:
     assert read(text).config.get(name) == value
+
+
+UNREAD = "is no number that vLLM reads"
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("--max-num-seqs 25.6K", ["--max-num-seqs 25.6K"]),
+        ("--max_num_seqs=8x", ["--max_num_seqs 8x"]),
+        ("--max-num-seqs -8", ["--max-num-seqs -8"]),
+        ("-tp 2x", ["-tp 2x"]),
+        ("--max-num-seqs 8x --max-num-seqs 8", []),
+        ("--max-model-len auto --max-num-seqs 1.5k", []),
+        ("--max-model-len -1", []),
+        ("--max-num-seqs is what you want", []),
+    ],
+)
+def test_a_flag_of_a_log_that_is_no_number_is_named(command: str, told: list[str]) -> None:
+    notes = read(f"vllm serve m {command}\n{Failure().message}").notes
+    assert [note.split(" in the text")[0] for note in notes if UNREAD in note] == told
+    assert all("--set " in note for note in notes if UNREAD in note)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wstrace.triage.extract.facts import Refusal, StepDump, Text
 
 STEP_REACH = 5000
+_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def diagnose(text: Text, settings: Settings, given: Given) -> Diagnosis:
     findings = sorted((told(finding, given) for finding in findings), key=_line)
     config = settings.resolve(_line(findings[0]) if findings else None)
     notes = [*text.notes, *_several_models(settings)]
-    notes += _taken_for(version_of(config)) if findings else ()
+    if findings:
+        notes += [*_unread(settings, given), *_taken_for(version_of(config))]
     return Diagnosis(text.path, findings, config, text.mentions, notes, beside)
 
 
@@ -69,6 +71,14 @@ def _several_models(settings: Settings) -> list[str]:
     return [
         f"this text is of engines of {len(models)} models ({shown}): settings and findings are "
         "not told apart; give the log of each alone"
+    ]
+
+
+def _unread(settings: Settings, given: Given) -> list[str]:
+    return [
+        f"{said[:_SHOWN]} in the text is no number that vLLM reads: give it with --set {name}=N"
+        for name, said in settings.unread().items()
+        if name not in given.numbers
     ]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from wstrace.errors import WstraceError
 from wstrace.triage.extract.stated import of_the_run, says_it_worked
 from wstrace.units import whole_number
 from wstrace.vllm.limits import rows
@@ -23,13 +24,16 @@ if TYPE_CHECKING:
 
 Value = int | str | bool | list[int]
 KEPT: Final = 4000
+_SHOWN: Final = 80
 _ABOVE: Final = 1 << 40  # lines: more than any text has
 MODEL: Final = "config.json:"
 
 
 class Source(IntEnum):
-    """Where a setting was read; larger is better."""
+    """Where a setting was read; larger is better. UNREAD: a flag and its value as they stand
+    there, a number that vLLM would not read."""
 
+    UNREAD = 0
     PROSE = 1
     COMMAND = 2
     ARGS = 3
@@ -83,7 +87,7 @@ class Settings:
         """
         best = self._chosen(line)
         found: dict[str, set[int]] = {}
-        for setting in (item for places in self._found.values() for item in places):
+        for setting in self._read():
             held = best[setting.name]
             same = (setting.line <= line, setting.line > 0) == (
                 held.line <= line,
@@ -106,6 +110,14 @@ class Settings:
             and not isinstance(item.value, list)
         }
 
+    def unread(self) -> dict[str, str]:
+        """The flags with a value that is no number, by the name of the setting: those of which
+        nothing else in the text gives the number."""
+        known = self.resolve()
+        found = (item for places in self._found.values() for item in places)
+        unread = {i.name: str(i.value) for i in found if i.source is Source.UNREAD}
+        return {name: said for name, said in sorted(unread.items()) if name not in known}
+
     def models(self) -> list[str]:
         """The models of the engines whose config vLLM printed, in the order of their lines."""
         found = (item for places in self._found.values() for item in places)
@@ -122,13 +134,17 @@ class Settings:
             if name.startswith(MODEL)
         }
 
+    def _read(self) -> Iterator[Setting]:
+        found = (item for places in self._found.values() for item in places)
+        return (item for item in found if item.source is not Source.UNREAD)
+
     def _best(self, line: int | None) -> dict[str, Value]:
         best = self._chosen(line)
         return {name: best[name].value for name in sorted(best)}
 
     def _chosen(self, line: int | None) -> dict[str, Setting]:
         best: dict[str, Setting] = {}
-        for setting in (item for places in self._found.values() for item in places):
+        for setting in self._read():
             other = best.get(setting.name)
             if other is None or _rank(setting, line) > _rank(other, line):
                 best[setting.name] = setting
@@ -168,19 +184,25 @@ _FLAG_NAMES: Final = "|".join(
 # matches: '--max-num-seqs 8'
 _FLAG: Final = re.compile(
     rf"--(?P<no>no-)?(?P<flag>{_FLAG_NAMES})(?![\w-])"
-    r"(?:(?:=|[\s\"',\\]+(?:-\s+)?)[\"']?(?P<value>(?!-)[^\s\"'`,\\]+))?"
+    r"(?:(?:=|[\s\"',\\]+(?:-\s+)?)[\"']?(?P<value>(?!-(?!\d))[^\s\"'`,\\]+))?"
 )
 # matches: 'vllm serve m -tp 2'
 _SHORT_FLAG: Final = re.compile(
-    r"(?<![\w-])-(?P<flag>tp|pp|dp|dcp|pcp)[= ](?P<value>\d+)(?!\w)"
+    r"(?<![\w-])-(?P<flag>tp|pp|dp|dcp|pcp)(?:(?=\d)|(?:=|[\s\"',\\]+)[\"']?)"
+    r"(?P<value>(?!-(?!\d))[^\s\"'`,\\]+)"
 )
+# vLLM 0.32.0: human_readable_int_or_auto
+_LEFT_TO_VLLM: Final = {"max_model_len": ("auto", "-1")}
+# matches: '--max-num-seqs 8x'
+_NUMBERED: Final = re.compile(r" -?\d")
 # matches: '{"num_speculative_tokens": 3}'
 _SPECULATIVE: Final = re.compile(r"[\"']num_speculative_tokens[\"']\s*:\s*(\d+)")
 # matches: 'max_num_batched_tokens=8192'
 _ASSIGNED: Final = re.compile(
     r"(?<![\w-])(?P<name>max[-_]model[-_]len|max[-_]num[-_]batched[-_]tokens"
     r"|max[-_]num[-_]seqs|(?:index_)?kpool|(?:tensor|data|pipeline)[-_]parallel[-_]size"
-    rf"|{'|'.join(_ENVIRONMENT)})[\"'`]?(?:\s*[=:]\s*|\s+(?:is\s+|of\s+)?)[\"'`]?(?P<value>\d[\d_,]*[kKmM]?)(?![\w.])"
+    rf"|{'|'.join(_ENVIRONMENT)})[\"'`]?(?:\s*[=:]\s*|\s+(?:is\s+|of\s+)?)[\"'`]?"
+    r"(?P<value>\d[\d_,]*(?:\.\d+)?[kKmMgGtT]?)(?![\w.])"
 )
 # matches: 'we upgraded from '
 _LEFT_BEHIND: Final = re.compile(r"(?i)\b(?:from|before|until|since|unlike|not on)\s+[`\"']?$")
@@ -337,7 +359,12 @@ def _commands(squeezed: Squeezed) -> Iterator[Setting]:
     marked = [i for i, text in enumerate(texts) if "--" in text or _SHORT_FLAG.search(text)]
     for first, last in _runs(marked):
         text = "\n".join(texts[first : last + 2])
-        yield from _flags(text, lines[first].number)
+        # a sentence has any word behind a flag's name
+        yield from (
+            setting
+            for setting in _flags(text, lines[first].number)
+            if setting.source is not Source.UNREAD or _NUMBERED.search(str(setting.value))
+        )
 
 
 def _assignments(text: str, line: int) -> Iterator[Setting]:
@@ -362,8 +389,20 @@ def _version_of_the_run(found: list[re.Match[str]], text: str) -> str:
 
 
 def command_settings(text: str) -> dict[str, Value]:
-    """The settings of one command line of vLLM, or of a part of it: name -> value."""
-    found: dict[str, Value] = {s.name: s.value for s in _flags(text, 1)}
+    """The settings of one command line of vLLM, or of a part of it: name -> value.
+
+    Raises WstraceError (exit 2) for a flag whose value is missing or, where vLLM takes a
+    number, is none.
+    """
+    settings = list(_flags(text, 1))
+    for setting in settings:
+        if setting.source is Source.UNREAD:
+            said = str(setting.value)[:_SHOWN]
+            raise WstraceError(
+                f"The command's {said} is not read: no {'number' if ' ' in said else 'value'}.",
+                "A number is 32768, 25.6k (25600) or 64K (65536); a variable needs its value.",
+            )
+    found: dict[str, Value] = {s.name: s.value for s in settings}
     squeezed = "".join(text.split()).replace('"', "'")
     sizes, mode = _GRAPH_SIZES.search(squeezed), _GRAPH_MODE.search(squeezed)
     if mode:
@@ -389,19 +428,33 @@ def _runs(marked: Iterable[int]) -> Iterator[tuple[int, int]]:
 def _flags(text: str, line: int) -> Iterator[Setting]:
     for match in _FLAG.finditer(text):
         name = match["flag"].replace("-", "_")
-        given = (match["value"] or "").rstrip(".;:")
-        value = not match["no"] if name in _BOOLEANS else _value(name, given)
-        if value is not None and value != "":
-            yield Setting(_NAMES.get(name, name), value, Source.COMMAND, line)
+        if name in _BOOLEANS:
+            yield Setting(_NAMES.get(name, name), not match["no"], Source.COMMAND, line)
+        else:
+            yield from _flag(f"--{match['flag']}", name, match["value"], line)
     for match in _SHORT_FLAG.finditer(text):
-        yield Setting(_SHORT[match["flag"]], int(match["value"]), Source.COMMAND, line)
+        yield from _flag(f"-{match['flag']}", _SHORT[match["flag"]], match["value"], line)
     for found in _SPECULATIVE.finditer(text):
         yield Setting("num_speculative_tokens", int(found[1]), Source.COMMAND, line)
+
+
+def _flag(flag: str, name: str, given: str | None, line: int) -> Iterator[Setting]:
+    """The setting of one flag: UNREAD where it lacks a value, or a number's value is none.
+    No setting where the value leaves the choice to vLLM."""
+    text = (given or "").rstrip(".;:)]}")
+    value, setting = _value(name, text), _NAMES.get(name, name)
+    left = _LEFT_TO_VLLM.get(setting, () if name in _INTEGERS else ("auto", "none", "null"))
+    if text.lower() in left:
+        return
+    if value is None or value == "" or (isinstance(value, int) and value < 0):
+        yield Setting(setting, f"{flag} {text}".strip(), Source.UNREAD, line)
+    else:
+        yield Setting(setting, value, Source.COMMAND, line)
 
 
 def _assigned(match: re.Match[str], line: int) -> Iterator[Setting]:
     name = match["name"].replace("-", "_")
     name = "index_kpool" if name == "kpool" else name
-    value = whole_number(match["value"])
+    value = whole_number(match["value"].rstrip(","))
     if value:
         yield Setting(_NAMES.get(name, name), value, Source.PROSE, line)
