@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -17,6 +17,12 @@ Worsening = Literal["escapes", "smaller arena", "larger arena", "larger bound"]
 ORDER: Final[tuple[Worsening, ...]] = (
     "escapes", "smaller arena", "larger bound", "larger arena",
 )  # fmt: skip
+
+
+_Row = dict[str, Any]
+_GroupKey = tuple[str, str, str]
+_SiteKey = tuple[str, str, int, int]
+_Sites = dict[_SiteKey, _Row]
 
 
 @dataclass(frozen=True)
@@ -51,29 +57,70 @@ def regressions(groups: pd.DataFrame, sites: pd.DataFrame) -> list[Regression]:
     """Every change for the worse from a version to the next later one that ran the same.
 
     Settings are the same where every number that both have is: a version may not know one of
-    them. Two groups of one version are not compared, nor those of several versions or of none.
+    them, and then several groups of the older one are together what the newer is compared
+    with. Two groups of one version are not compared, nor those of several versions or of none.
     """
     found: list[Regression] = []
     named = [_named(row) for row in groups.to_dict("records")]
-    rows = sorted(filter(_is_of_one_version, named), key=lambda r: (r["vllm"], r["setting"]))
-    by_group: dict[tuple[str, str, str], dict[tuple[Any, ...], dict[str, Any]]] = {}
+    rows = sorted(filter(_is_of_one_version, named), key=_by_version)
+    by_group: dict[_GroupKey, _Sites] = {}
     for site in sites.to_dict("records"):
-        group = (site["model"], site["setting"], site["vllm"])
         key = (site["file"], site["function"], site["ubatch"], site["lane"])
-        by_group.setdefault(group, {})[key] = _named(site)
-    for old, new in _pairs(rows):
-        before = by_group.get((old["model"], old["setting"], old["vllm"]), {})
-        after = by_group.get((new["model"], new["setting"], new["vllm"]), {})
-        found += _changes(old, new, before, after)
-    return sorted(found, key=lambda r: (ORDER.index(r.change), r.model, r.new, r.file))
+        by_group.setdefault(_group_key(site), {})[key] = _named(site)
+    together: dict[tuple[_GroupKey, ...], _Sites] = {}
+    for olds, new in _pairs(rows):
+        keys = tuple(map(_group_key, olds))
+        if keys not in together:
+            together[keys] = _together([by_group.get(key, {}) for key in keys])
+        old = {**olds[0], "runs": sum(int(group["runs"]) for group in olds)}
+        found += _changes(old, new, together[keys], by_group.get(_group_key(new), {}))
+    return sorted(found, key=_order)
+
+
+def _order(found: Regression) -> tuple[object, ...]:
+    """One order for the same changes, whatever order the rows came in."""
+    place = (found.file, found.function, found.ubatch, found.lane)
+    worse = (ORDER.index(found.change), found.model, found.new)
+    return (*worse, *place, found.old, found.example, found.before, found.after)
+
+
+def _group_key(row: Mapping[Any, Any]) -> _GroupKey:
+    return row["model"], row["setting"], row["vllm"]
+
+
+def _together(parts: Sequence[_Sites]) -> _Sites:
+    """The sites of several groups as those of one."""
+    if len(parts) == 1:
+        return parts[0]
+    found: _Sites = {}
+    for sites in parts:
+        for key, site in sites.items():
+            found[key] = _both(found[key], site) if key in found else site
+    return found
+
+
+def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "escaped": int(one["escaped"]) + int(other["escaped"]),
+        **{low: _known(min, one[low], other[low]) for low in ("arena_low", "bound_low")},
+        **{high: _known(max, one[high], other[high]) for high in ("arena_high", "bound_high")},
+    }
+
+
+def _known(choose: Callable[[list[int]], int], *numbers: Any) -> int | None:
+    """`choose` of the numbers that are known."""
+    import pandas as pd
+
+    found = [int(number) for number in numbers if not pd.isna(number)]
+    return choose(found) if found else None
 
 
 def _named(row: Mapping[Hashable, Any]) -> dict[str, Any]:
     return {str(name): value for name, value in row.items()}
 
 
-def _pairs(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each group with that of the newest older version whose settings agree.
+def _pairs(rows: list[_Row]) -> Iterator[tuple[list[_Row], _Row]]:
+    """Each group with all those of the newest older release whose settings agree, in order.
 
     Settings that name the same numbers are looked up, not compared one with the other: a fleet
     has thousands, and few kinds of them.
@@ -81,35 +128,40 @@ def _pairs(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[st
     kinds = _by_kind(rows)
     for new in rows:
         wanted = json.loads(new["setting"])
-        found = [
-            newest
-            for (release, names), groups in kinds[new["model"]].items()
-            if release < _release(new) and names & wanted.keys()
-            if (newest := groups.newest_like(wanted))
-        ]
+        newest, found = None, []
+        for (release, names), groups in kinds[new["model"]].items():
+            other = release >= _release(new) or (newest is not None and release < newest)
+            if other or not names & wanted.keys() or not (like := groups.like(wanted)):
+                continue
+            found = like if release != newest else found + like
+            newest = release
         if found:
-            yield max(found, key=_release), new
+            yield sorted(found, key=_by_version), new
+
+
+def _by_version(row: _Row) -> tuple[str, str]:
+    return row["vllm"], row["setting"]
 
 
 class _Kind:
     """Groups of one model and release whose settings name the same numbers."""
 
     def __init__(self) -> None:
-        self._groups: list[tuple[dict[str, Limit], dict[str, Any]]] = []
-        self._by_values: dict[frozenset[str], dict[str, dict[str, Any]]] = {}
+        self._groups: list[tuple[dict[str, Limit], _Row]] = []
+        self._by_values: dict[frozenset[str], dict[str, list[_Row]]] = {}
 
-    def add(self, setting: dict[str, Limit], row: dict[str, Any]) -> None:
+    def add(self, setting: dict[str, Limit], row: _Row) -> None:
         self._groups.append((setting, row))
 
-    def newest_like(self, wanted: Mapping[str, Limit]) -> dict[str, Any] | None:
-        """The first group that has the values of `wanted` in every number of both."""
+    def like(self, wanted: Mapping[str, Limit]) -> list[_Row]:
+        """The groups that have the values of `wanted` in every number of both."""
         common = frozenset(self._groups[0][0].keys() & wanted.keys())
         if common not in self._by_values:
-            found: dict[str, dict[str, Any]] = {}
+            found: dict[str, list[_Row]] = {}
             for setting, row in self._groups:
-                found.setdefault(_values(setting, common), row)
+                found.setdefault(_values(setting, common), []).append(row)
             self._by_values[common] = found
-        return self._by_values[common].get(_values(wanted, common))
+        return self._by_values[common].get(_values(wanted, common), [])
 
 
 def _values(setting: Mapping[str, Limit], names: Iterable[str]) -> str:
@@ -117,7 +169,7 @@ def _values(setting: Mapping[str, Limit], names: Iterable[str]) -> str:
 
 
 def _by_kind(
-    rows: list[dict[str, Any]],
+    rows: list[_Row],
 ) -> dict[str, dict[tuple[tuple[int, ...], frozenset[str]], _Kind]]:
     """By model, then by release and the names of numbers."""
     found: dict[str, dict[tuple[tuple[int, ...], frozenset[str]], _Kind]] = {}
@@ -137,27 +189,28 @@ def _is_of_one_version(row: Mapping[str, Any]) -> bool:
     return "," not in row["vllm"] and row["vllm"] not in ("", "?")
 
 
-def _changes(
-    old: Mapping[str, Any],
-    new: Mapping[str, Any],
-    before: Mapping[tuple[Any, ...], Mapping[str, Any]],
-    after: Mapping[tuple[Any, ...], Mapping[str, Any]],
-) -> Iterator[Regression]:
-    slots: set[tuple[str, Any, Any]] = set()
+def _changes(old: _Row, new: _Row, before: _Sites, after: _Sites) -> Iterator[Regression]:
     for key, site in after.items():
         seen = before.get(key)
         escaped_before = int(seen["escaped"]) if seen else 0
         if site["escaped"] and not escaped_before:
             yield _change("escapes", old, new, key, 0, int(site["escaped"]))
-        if seen is None:
-            continue
-        if _above(site["bound_low"], seen["bound_high"]):
+        if seen is not None and _above(site["bound_low"], seen["bound_high"]):
             low, high = int(seen["bound_high"]), int(site["bound_low"])
             yield _change("larger bound", old, new, key, low, high)
-        for change, was, now in _of_slot(seen, site):
-            if (change, key[2], key[3]) not in slots:
-                slots.add((change, key[2], key[3]))
-                yield _change(change, old, new, ("", "", key[2], key[3]), was, now)
+    was, now = _slots(before), _slots(after)
+    for ubatch, lane in dict.fromkeys((key[2], key[3]) for key in after if key in before):
+        for change, low, high in _of_slot(was[ubatch, lane], now[ubatch, lane]):
+            yield _change(change, old, new, ("", "", ubatch, lane), low, high)
+
+
+def _slots(sites: _Sites) -> dict[tuple[int, int], _Row]:
+    """The arena of each slot: not every run has every site."""
+    found: dict[tuple[int, int], _Row] = {}
+    for (_, _, *slot), site in sites.items():
+        key = (slot[0], slot[1])
+        found[key] = _both(found[key], site) if key in found else site
+    return found
 
 
 def _of_slot(
@@ -181,7 +234,7 @@ def _change(
     change: Worsening,
     old: Mapping[str, Any],
     new: Mapping[str, Any],
-    key: tuple[Any, ...],
+    key: _SiteKey,
     before: int,
     after: int,
 ) -> Regression:

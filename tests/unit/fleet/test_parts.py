@@ -196,6 +196,81 @@ def test_two_builds_of_one_release_are_not_compared_whichever_comes_first() -> N
         assert [(r.old, r.new) for r in found] == [("0.32.0", "0.33.0")]
 
 
+def worse(*runs: tuple[str, dict[str, int], dict[str, object]]) -> list[str]:
+    """What is worse in 0.33.0, told the same in every order: runs of a version, a setting, and
+    what its one site has that is its own."""
+    told = set()
+    for order in permutations(runs):
+        groups, sites = [], []
+        for vllm, setting, own in order:
+            group = {"model": "m", "setting": setting_text(setting), "vllm": vllm, "runs": 1}
+            group["example"] = f"{vllm} {setting}"
+            groups.append(group)
+            site = {
+                **group, "file": "f.py", "function": "F.g", "ubatch": 0, "lane": 0,
+                "escaped": 0, "arena_low": 100, "arena_high": 100, "bound_low": 80,
+                "bound_high": 80,
+            }  # fmt: skip
+            sites.append(site | own)
+        found = regressions(pd.DataFrame(groups), pd.DataFrame(sites))
+        told.add(tuple(f"{r.change} {r.old} {r.before} {r.after} {r.old_runs}" for r in found))
+    (one,) = told
+    return list(one)
+
+
+DIED: dict[str, object] = {"escaped": 1}
+LARGE: dict[str, object] = {"bound_low": 90, "bound_high": 90}
+BY_HAND: dict[str, object] = {"file": "g.py", "arena_low": 70, "arena_high": 70}
+
+
+@pytest.mark.parametrize(
+    ("olds", "new", "says"),
+    [
+        # the newer version does not know a number: two kinds of GPU are one setting
+        ([("0.32.0", {"a": 1, "n": 1}, DIED), ("0.32.0", {"a": 1, "n": 2}, {})], DIED, []),
+        ([("0.32.0", {"a": 1, "n": 1}, LARGE), ("0.32.0", {"a": 1, "n": 2}, {})], LARGE, []),
+        (
+            [("0.32.0", {"a": 1, "n": 1}, {}), ("0.32.0", {"a": 1, "n": 2}, {})],
+            DIED,
+            ["escapes 0.32.0 0 1 2"],
+        ),
+        # groups that name other numbers
+        ([("0.32.0", {"a": 1, "n": 1}, {}), ("0.32.0", {"a": 1}, DIED)], DIED, []),
+        # builds of one release
+        ([("0.32.0", {"a": 1}, {}), ("0.32.0+cu130", {"a": 1}, DIED)], DIED, []),
+        ([("0.32.0", {"a": 1}, DIED), ("0.32.0+cu130", {"a": 1}, {})], DIED, []),
+        (
+            [("0.32.0", {"a": 1}, {}), ("0.32.0+cu130", {"a": 1}, {})],
+            DIED,
+            ["escapes 0.32.0 0 1 2"],
+        ),
+        # another setting, and an older release, do not speak for it
+        (
+            [("0.32.0", {"a": 1}, {}), ("0.32.0", {"a": 2}, DIED)],
+            DIED,
+            ["escapes 0.32.0 0 1 1"],
+        ),
+        (
+            [("0.32.0", {"a": 1}, {}), ("0.31.0", {"a": 1}, DIED)],
+            DIED,
+            ["escapes 0.32.0 0 1 1"],
+        ),
+        # a slot's arena is that of all its sites: not every run has every site
+        (
+            [("0.32.0", {"a": 1, "n": 1}, {}), ("0.32.0", {"a": 1, "n": 2}, BY_HAND)],
+            {"arena_low": 80, "arena_high": 80},
+            [],
+        ),
+    ],
+)
+def test_all_groups_of_the_older_release_that_agree_are_compared_with(
+    olds: list[tuple[str, dict[str, int], dict[str, object]]],
+    new: dict[str, object],
+    says: list[str],
+) -> None:
+    assert worse(*olds, ("0.33.0", {"a": 1}, new)) == says
+
+
 def test_other_settings_are_not_compared() -> None:
     worse = {"escaped": 2, "arena_low": 1, "arena_high": 1}
     assert compared({"max_model_len": 8}, {"max_model_len": 9}, **worse) == []
