@@ -28,7 +28,7 @@ from wstrace.trace.records import Limit
 from wstrace.triage.log_run import LogRun, log_run
 from wstrace.vllm.limits import rows as numbers
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Goes up when a summary of the same bytes changes."""
 Row = dict[str, Any]
 RowKind = Literal["run", "log", "unread"]

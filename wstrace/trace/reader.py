@@ -142,7 +142,8 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
             processes.append(process)
             doubts += told
     doubts += of_end
-    doubts += map(one_line, meta.lost) if meta is not None else ()
+    if meta is not None:
+        doubts += [*map(one_line, meta.lost), *_shorter(folder, meta)]
     doubts = list(dict.fromkeys(doubts))
     # where it has files others are not looked for: a folder of a fleet may hold thousands, and
     # a command may name the run in any case

@@ -180,6 +180,29 @@ def test_a_folder_that_is_no_trace_says_so_of_each_of_its_files(tmp_path: Path) 
     assert "missing required field `run`" in found["run.json"]["sentence"]
 
 
+@pytest.mark.parametrize("lost", ["tail", "file"])
+def test_what_run_json_says_of_sizes_counts_as_for_report_and_gate(
+    lost: str, tmp_path: Path
+) -> None:
+    """A refusal in the records that are gone: the row was clean, where the gate was not."""
+    file, other = made(tmp_path, "a", ranks=2, fault="survived")
+    folder = file.parent
+    (end,) = folder.glob("run*.json")
+    told = json.loads(end.read_text())
+    told["sizes"] = {f.name: f.stat().st_size for f in (file, other)}
+    end.write_text(json.dumps(told))
+    for one in (file, other):
+        lines = one.read_bytes().splitlines(keepends=True)
+        one.write_bytes(b"".join(lines[:8]))
+    if lost == "file":
+        other.unlink()
+    row = rows(tmp_path)["a"]
+    assert row["verdict"] == "inconclusive"
+    assert wstrace("gate", str(folder)).returncode == 3
+    said = "is gone" if lost == "file" else "bytes when the command ended, and has"
+    assert any(said in word for word in row["words"])
+
+
 def test_compressed_records_are_told_and_their_run_is_found(tmp_path: Path) -> None:
     (file,) = made(tmp_path, "a", ranks=1)
     packed = file.with_name(f"a.host.7.1.ff{SUFFIX}.gz")
