@@ -128,7 +128,6 @@ def analyse(trace: Trace, *, allow_unlocked: bool = False) -> AnalysedRun:
     """The analysed form of a trace."""
     run = run_of(trace)
     notes = [*trace.notes, *one_after_another(run.workers), *_version_notes(run.workers)]
-    notes += _config_notes(run.workers)
     notes += pointers.order_notes(run.workers)
     return AnalysedRun(run, allow_unlocked, notes)
 
@@ -136,23 +135,8 @@ def analyse(trace: Trace, *, allow_unlocked: bool = False) -> AnalysedRun:
 def _version_notes(ranks: list[Worker]) -> list[str]:
     """What the workers' vLLM versions mean for the report; empty for one that was checked."""
     seen = sorted({v.header.vllm or "?" for v in ranks})
-    found = []
-    if len(seen) > 1:
-        found.append(f"the workers ran different vLLM versions: {', '.join(seen)}")
     taken = (release_of(version.strip("?")).taken_for for version in seen)
-    return [*found, *(f"{told}; read bounds and findings with care" for told in taken if told)]
-
-
-def _config_notes(ranks: list[Worker]) -> list[str]:
-    """What no launch gives its ranks differently, as `vllm serve` set it up: else the files of
-    several launches, or of a host with other words, lie under one run id."""
-    found = []
-    for name in ("model", "max_model_len"):
-        seen = sorted({str(told) for v in ranks if (told := v.init.limits.get(name))})
-        if len(seen) > 1:
-            shown = ", ".join(seen[:4]) + (" ..." if len(seen) > 4 else "")
-            found.append(f"the workers have different values of {name}: {shown}")
-    return found
+    return [f"{told}; read bounds and findings with care" for told in taken if told]
 
 
 def load_run(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Final, get_args
 
 from wstrace.errors import one_line
@@ -71,6 +71,7 @@ def doubts(trace: Trace, workers: Sequence[Worker], names: Names) -> Iterator[st
     yield from _vanished(workers, names)
     yield from _replaced(workers, names)
     yield from _side_by_side(workers)
+    yield from _apart(workers, names)
     yield from _stopped_early(workers, names)
     yield from _lived_on(trace, workers, names)
 
@@ -220,6 +221,40 @@ def _side_by_side(workers: Sequence[Worker]) -> list[str]:
     """Workers that were in one place at once: whether each of their launches is whole is not
     told apart."""
     return _several(workers) if _at_once(workers) else []
+
+
+def _apart(workers: Sequence[Worker], names: Names) -> Iterator[str]:
+    """Workers of an engine that no worker of some other of its ranks ran beside: of their
+    launch that rank left nothing. Asked of one host, where both clocks say so."""
+    engines: dict[tuple[int | None, str], list[list[Worker]]] = {}
+    for alike in _by_place(workers):
+        for host in {w.header.host for w in alike}:
+            there = [w for w in alike if w.header.host == host]
+            engines.setdefault((there[0].ranks.dp, host), []).append(there)
+    for first, *rest in engines.values():
+        for place in rest:
+            lone = next(chain(_lone(first, place), _lone(place, first)), None)
+            if lone is not None:
+                one, other = (names[id(worker.process)] for worker in lone)
+                yield f"{one} and {other} ran at different times: a launch lacks a rank"
+                break
+
+
+def _lone(
+    workers: Sequence[Worker], others: Sequence[Worker]
+) -> Iterator[tuple[Worker, Worker]]:
+    """Each of the workers beside which none of the others ran, with one of these."""
+    for worker in workers:
+        if all(_never_met(worker, other) for other in others):
+            yield worker, others[0]
+
+
+def _never_met(worker: Worker, other: Worker) -> bool:
+    """Whether one ended before the other started, by every clock that they have in common."""
+    return any(
+        min(_lags(one, two, two.header.ns)) > 0
+        for one, two in ((worker, other), (other, worker))
+    )
 
 
 def _several(workers: Sequence[Worker]) -> list[str]:

@@ -26,6 +26,8 @@ from wstrace.units import plural
 from wstrace.vllm.command_line import engines
 
 UNASKED: Final = "no request was served after warm-up"
+OF_LAUNCH: Final = ("model", "max_model_len", "max_num_batched_tokens", "max_num_seqs")
+"""Limits that a launch's words give all its ranks alike."""
 
 
 def reasons(
@@ -70,6 +72,7 @@ def reasons(
     found += _let_go(ranks, allow_unlocked)
     found += _several_managers(ranks)
     found += lost_engines(ranks, trace)
+    found += different(ranks)
     if any(map(size_unknown, ranks)):
         found.append("how many ranks the engine has is in no record")
     found += _out_of_memory(ranks)
@@ -95,6 +98,32 @@ def _idle(worker: Worker) -> bool:
     steps = worker.counts.steps_real if worker.counts else 0
     asked = any(count.phase == "serving" for count in worker.newest.values())
     return not (steps or asked or worker.failures or real_steps(worker))
+
+
+def different(ranks: Sequence[Worker]) -> list[str]:
+    """What no launch gives its ranks differently: else files of several launches, or of a host
+    with other words, lie under one run id, and each may lack a rank of its own.
+
+    The number of data-parallel engines is not asked: vLLM's elastic EP changes it.
+    """
+    told: dict[str, set[object]] = {
+        "vLLM versions": {v.header.vllm or "?" for v in ranks},
+        **{f"values of {name}": {v.init.limits.get(name) for v in ranks} for name in OF_LAUNCH},
+        **{
+            f"numbers of {name.upper()} ranks": {getattr(v.init.world, name) for v in ranks}
+            for name in ("tp", "pp", "pcp")
+        },
+    }
+    return [
+        f"the workers have different {what}: {_listed(seen - {None})}"
+        for what, seen in told.items()
+        if len(seen - {None}) > 1
+    ]
+
+
+def _listed(values: Iterable[object]) -> str:
+    shown = sorted(map(str, values))
+    return ", ".join(shown[:4]) + (" ..." if len(shown) > 4 else "")
 
 
 def size_unknown(worker: Worker) -> bool:

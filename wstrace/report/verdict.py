@@ -9,7 +9,13 @@ from wstrace.errors import one_line, with_stop
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.ends import died_at, failed, start_died
 from wstrace.findings.finding import Finding
-from wstrace.findings.inconclusive import UNASKED, lost_engines, served_unlocked, size_unknown
+from wstrace.findings.inconclusive import (
+    UNASKED,
+    different,
+    lost_engines,
+    served_unlocked,
+    size_unknown,
+)
 from wstrace.report.finding_text import layers_text, why
 from wstrace.report.safe import clean
 from wstrace.trace.records import Slot
@@ -181,6 +187,8 @@ def _inconclusive_next(run: AnalysedRun, trace: str, again: str) -> list[str]:
     absent = absent or any(map(size_unknown, run.workers))
     if absent or any(f.row.lacks == "rank" for f in run.findings):
         return ["wstrace doctor"]
+    if different(run.workers):
+        return [f"{again}   (one launch, with a run id of its own)"]
     if any(event.event == "refused" for w in run.workers for event in w.reserves):
         return [f"{again}   (without the reserve, which is for another engine)"]
     if any(map(served_unlocked, run.workers)):

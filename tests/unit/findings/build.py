@@ -187,3 +187,23 @@ def session(*processes: ProcessTrace, allow_unlocked: bool = False) -> AnalysedR
     meta = RunFile("run1", ["python", "ask.py"], "", "0.1.0", ended="later", exit_code=0)
     trace = Trace(Path("trace"), "run1", list(processes), meta)
     return analyse(trace, allow_unlocked=allow_unlocked)
+
+
+CLEAN: tuple[Record, ...] = (
+    grown(1 << 20, "profile"),
+    ask(MOE, 1 << 20, "profile", 0),
+    *locked(1 << 20),
+    PhaseChange(phase="serving"),
+    ask(MOE, 1 << 20, "serving", 1 << 20),
+    Counts(step=40, steps_real=39),
+)
+
+
+def with_exit(run: AnalysedRun, code: int | None) -> AnalysedRun:
+    """`run` under a command that ended with `code`."""
+    from wstrace.findings.analysed_run import analyse
+    from wstrace.trace.reader import Trace
+    from wstrace.trace.run_file import RunFile
+
+    meta = RunFile("run1", ["vllm", "serve"], "", "0.1.0", ended="later", exit_code=code)
+    return analyse(Trace(run.trace.path, "run1", run.trace.processes, meta))

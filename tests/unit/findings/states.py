@@ -13,12 +13,25 @@ from typing import Literal
 import msgspec
 
 from tests.unit.findings.build import (
+    CLEAN,
     MOE,
     ask,
     grown,
     locked,
     process,
     session,
+    with_exit,
+)
+from tests.unit.findings.ranks_apart import (
+    launched_twice,
+    launches_in_turn,
+    of_two_models,
+    one_falls_behind,
+    one_lacks_a_request,
+    one_stops_at,
+    started_anew,
+    stops_long_before,
+    two_engines_of_a_dense_model,
 )
 from wstrace.findings.analysed_run import AnalysedRun, analyse, load_run
 from wstrace.trace.reader import Trace
@@ -33,25 +46,10 @@ from wstrace.trace.records import (
     Record,
     ReserveEvent,
     Slot,
-    Step,
 )
 from wstrace.trace.run_file import RunFile, read_run
 
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_traces"
-CLEAN: tuple[Record, ...] = (
-    grown(1 << 20, "profile"),
-    ask(MOE, 1 << 20, "profile", 0),
-    *locked(1 << 20),
-    PhaseChange(phase="serving"),
-    ask(MOE, 1 << 20, "serving", 1 << 20),
-    Counts(step=40, steps_real=39),
-)
-
-
-def with_exit(run: AnalysedRun, code: int | None) -> AnalysedRun:
-    """`run` under a command that ended with `code`."""
-    meta = RunFile("run1", ["vllm", "serve"], "", "0.1.0", ended="later", exit_code=code)
-    return analyse(Trace(run.trace.path, "run1", run.trace.processes, meta))
 
 
 def noted(text: str, piece: str = "") -> AnalysedRun:
@@ -262,48 +260,6 @@ def a_stranger_was_refused(*told: Record, role: str = "EngineCore") -> AnalysedR
     return with_exit(session(process(*CLEAN, End()), stranger), 0)
 
 
-def one_stops_at(last: int, *peer: Record) -> AnalysedRun:
-    """tp1's file stops after its first `last` records, where tp0's goes on."""
-    other = process(*CLEAN, *peer, ranks=Ranks(tp=0, rank=0))
-    return with_exit(session(other, process(*CLEAN[:last], ranks=Ranks(tp=1, rank=1))), 0)
-
-
-def one_falls_behind() -> AnalysedRun:
-    """tp1's counters stop at step 40; three seconds later tp0 wrote those of step 400."""
-    return one_stops_at(len(CLEAN), Counts(ns=3 * 10**9, step=400, steps_real=399))
-
-
-def one_lacks_a_request() -> AnalysedRun:
-    """tp0 asked for more in step 50, and tp1, which runs the same layers, ends before it."""
-    return one_stops_at(
-        len(CLEAN), ask(MOE, 1 << 19, "serving", 1 << 20, step=Step(index=50, num_reqs=1))
-    )
-
-
-def started_anew() -> AnalysedRun:
-    """A worker that was killed, and another in its place that ended in order."""
-    first, second = process(*CLEAN), process(*CLEAN, PhaseChange(phase="shutdown"))
-    first.header.pid, second.header.pid = 41, 42
-    second.header.wall_ns = 9 * 10**9
-    return with_exit(session(first, second), 0)
-
-
-def launched_twice() -> AnalysedRun:
-    """Two ranks of each of two launches, all of which ended in order."""
-    ranks = [Ranks(dp=0, tp=number, rank=number) for number in (0, 1, 0, 1)]
-    return with_exit(session(*(process(*CLEAN, End(), ranks=r) for r in ranks)), 0)
-
-
-def stops_long_before() -> AnalysedRun:
-    return one_stops_at(len(CLEAN), Counts(ns=31 * 10**9, step=40, steps_real=39))
-
-
-def two_engines_of_a_dense_model() -> AnalysedRun:
-    """Each stands alone, with a DP world of 1; one of them was lost."""
-    one = process(*CLEAN, End(), ranks=Ranks(dp=0, rank=0))
-    return session(one, process(*CLEAN, ranks=Ranks(dp=1, rank=0)))
-
-
 def written(run: AnalysedRun, folder: Path) -> None:
     """The run as the recorder leaves it on the disk."""
     folder.mkdir(exist_ok=True)
@@ -436,6 +392,13 @@ STATES = {
     "launched twice": State(
         lambda _: launched_twice(),
         "2 ranks left more than one trace: a worker that was started again, or two launches",
+    ),
+    "ranks of two models": State(
+        lambda _: of_two_models(), "the workers have different values of model: a, b"
+    ),
+    "a launch lacks a rank": State(
+        lambda _: launches_in_turn(1),
+        "tp0 (pid 0) and tp1 ran at different times: a launch lacks a rank",
     ),
     "cut between records": State(
         lambda folder: shortened(folder, -1),

@@ -133,7 +133,6 @@ def test_counters_lost_to_a_kill_are_made_up_from_the_recorded_requests() -> Non
         ([None], ["vLLM says no version: taken for newer than 0.33.0"]),
         (["0.34.0"], ["vLLM 0.34.0 is not among the releases"]),
         (["0.12.0"], ["vLLM 0.12.0 is not among the releases"]),
-        (["0.32.0", "0.31.0"], ["the workers ran different vLLM versions: 0.31.0, 0.32.0"]),
     ],
 )
 def test_versions_that_call_for_care_are_noted(
@@ -147,7 +146,36 @@ def test_versions_that_call_for_care_are_noted(
     assert run.verdict() == "clean"
 
 
-def test_ranks_with_another_model_or_context_are_noted() -> None:
+def test_ranks_of_two_versions_are_of_no_one_launch() -> None:
+    places = [Ranks(dp=0, tp=number, rank=number) for number in range(2)]
+    run = session(
+        *(
+            process(*CLEAN, vllm=v, ranks=r)
+            for v, r in zip(["0.32.0", "0.31.0"], places, strict=True)
+        )
+    )
+    assert run.inconclusive == ["the workers have different vLLM versions: 0.31.0, 0.32.0"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("group", ["tp", "pp", "pcp"])
+def test_groups_of_different_sizes_are_of_no_one_launch(group: str, order: int) -> None:
+    """Each has all its ranks by the words of one of them."""
+    run = session(
+        *(
+            process(
+                *CLEAN,
+                world=Ranks(**({"dp": 1, "tp": 2, "pp": 1, "pcp": 1} | {group: size})),
+                ranks=Ranks(dp=0, tp=number, pp=0, rank=number),
+            )
+            for number, size in enumerate([2, 4][::order])
+        )
+    )
+    told = f"the workers have different numbers of {group.upper()} ranks: 2, 4"
+    assert told in run.inconclusive
+
+
+def test_ranks_with_another_model_or_context_are_of_no_one_launch() -> None:
     """A model whose name nobody recorded differs from none."""
     settings: list[dict[str, Limit]]
     settings = [{"model": "a"}, {"model": "b", "max_model_len": 99}, {"model": None}]
@@ -157,7 +185,7 @@ def test_ranks_with_another_model_or_context_are_noted() -> None:
             for number, limits in enumerate(settings)
         )
     )
-    assert run.notes == [
+    assert run.inconclusive == [
         "the workers have different values of model: a, b",
         "the workers have different values of max_model_len: 2048, 99",
     ]

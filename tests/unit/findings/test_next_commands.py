@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.unit.findings.build import (
+    CLEAN,
     CONTINUATION,
     MOE,
     ask,
@@ -18,14 +19,7 @@ from tests.unit.findings.build import (
     process,
     session,
 )
-from tests.unit.findings.states import (
-    CLEAN,
-    RESERVED,
-    SAMPLES,
-    STATES,
-    failure,
-    written,
-)
+from tests.unit.findings.states import RESERVED, SAMPLES, STATES, failure, written
 from wstrace.cli.app import app, register_commands
 from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.report.verdict import AGAIN, FIX, next_commands, to_mend, verdict_lines

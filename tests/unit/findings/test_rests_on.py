@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from tests.sources import nodes
 from tests.unit.findings.build import (
+    CLEAN,
     CONTINUATION,
     MOE,
     ask,
@@ -25,19 +26,17 @@ from tests.unit.findings.build import (
     locked,
     process,
     session,
+    with_exit,
 )
+from tests.unit.findings.ranks_apart import launched_twice, launches_in_turn, one_stops_at
 from tests.unit.findings.states import (
-    CLEAN,
     SAMPLES,
     STATES,
     State,
     failure,
-    launched_twice,
     noted,
     one_engine_of,
-    one_stops_at,
     start_raised,
-    with_exit,
     without_an_end,
     without_run_json,
     written,
@@ -124,6 +123,20 @@ def test_engines_of_one_command_in_turn_are_a_note(host: str) -> None:
     told = run.inconclusive if host else run.notes
     assert run.verdict() == ("inconclusive" if host else "clean")
     assert [word[:37] for word in told] == ["2 ranks left more than one trace: a w"]
+
+
+@pytest.mark.parametrize("lost", [(0,), (1,), (2,), (3,), (1, 2), (0, 3)])
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_launches_in_turn_neither_hides_a_rank_of_the_other(
+    lost: tuple[int, ...], order: int
+) -> None:
+    """All places have a worker, and a launch lacks one; whichever, in whatever order."""
+    trace = launches_in_turn(*lost).trace
+    trace.processes[:] = trace.processes[::order]
+    run = analyse(trace)
+    assert run.verdict() == "inconclusive"
+    assert [word for word in run.inconclusive if "at different times: a launch lacks" in word]
+    assert launches_in_turn().verdict() == "clean"
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=list(STATES))

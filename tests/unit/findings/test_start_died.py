@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.findings.build import process, session
-from tests.unit.findings.states import with_exit
+from tests.unit.findings.build import process, session, with_exit
 from wstrace.findings.ends import start_died
 from wstrace.trace.records import Phase, PhaseChange, Ranks
 

@@ -227,7 +227,8 @@ def test_two_versions_of_vllm_in_one_run(tmp_path: Path) -> None:
     changed(second, lambda records: records[0].update(vllm="0.21.0"))
     row = rows(tmp_path)["a"]
     assert row["vllm"] == "0.21.0, 0.32.0"
-    assert row["words"] == ["the workers ran different vLLM versions: 0.21.0, 0.32.0"]
+    assert row["verdict"] == "inconclusive"
+    assert row["words"] == ["the workers have different vLLM versions: 0.21.0, 0.32.0"]
 
 
 @pytest.mark.parametrize(
