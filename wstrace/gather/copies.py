@@ -72,12 +72,14 @@ class Manifest(msgspec.Struct, omit_defaults=True):
     files: dict[str, Copied] = {}
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    """A line of the journal."""
+class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the journal: a file that was brought, or the name `now` of what `was` there."""
 
     folder: str
     run: str
-    copied: Copied
+    copied: Copied | None = None
+    was: str = ""
+    now: str = ""
 
 
 @contextmanager
@@ -130,7 +132,10 @@ class Copies:
                 except (msgspec.MsgspecError, UnicodeDecodeError):
                     continue
                 self._of(entry.folder, entry.run)
-                self._put(entry.folder, entry.copied)
+                if entry.copied is not None:
+                    self._put(entry.folder, entry.copied)
+                else:
+                    self._rename(entry.folder, entry.was, entry.now)
 
     def __enter__(self) -> Self:
         return self
@@ -211,14 +216,24 @@ class Copies:
         row = (folder.name, process, name)
         self._db.execute("insert or ignore into processes values (?,?,?)", row)
 
+    def rename(self, folder: Path, was: str, now: str) -> None:
+        """Give a file there another name. After a kill in between it is brought once more."""
+        self._note(_Entry(folder.name, self._run(folder), was=was, now=now))
+        os.replace(folder / was, folder / now)
+        self._rename(folder.name, was, now)
+
     def add(self, folder: Path, copied: Copied) -> None:
         """A file that was brought: in the journal before this returns."""
-        run = self._db.execute(
-            "select run from folders where folder = ?", (folder.name,)
-        ).fetchone()[0]
-        self._journal.write(msgspec.json.encode(_Entry(folder.name, run, copied)) + b"\n")
-        self._journal.flush()
+        self._note(_Entry(folder.name, self._run(folder), copied))
         self._put(folder.name, copied)
+
+    def _run(self, folder: Path) -> str:
+        query = "select run from folders where folder = ?"
+        return str(self._db.execute(query, (folder.name,)).fetchone()[0])
+
+    def _note(self, entry: _Entry) -> None:
+        self._journal.write(msgspec.json.encode(entry) + b"\n")
+        self._journal.flush()
 
     def counts(self) -> dict[str, int]:
         """Files there by run, or by folder where they are of none."""
@@ -238,6 +253,18 @@ class Copies:
                 (folder, copied.name, copied.digest),
             )
         self._add(folder, copied)
+
+    def _rename(self, folder: str, was: str, now: str) -> None:
+        self._db.execute("update folders set changed = 1 where folder = ?", (folder,))
+        self._db.execute(
+            "update or replace copies set kept = 0 where folder = ? and name = ? and kept",
+            (folder, now),
+        )
+        for table in ("copies", "processes"):
+            self._db.execute(
+                f"update or replace {table} set name = ? where folder = ? and name = ?",
+                (now, folder, was),
+            )
 
     def _add(self, folder: str, copied: Copied) -> None:
         c = copied

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from wstrace.errors import WstraceError
-from wstrace.file_names import RUN_FILE, SUFFIX
+from wstrace.file_names import RUN_FILE, SUFFIX, named_run, part_of_name
 from wstrace.fleet.found_files import FoundFile, kind_of, look, named_kind, process_of, shown
 from wstrace.gate.runs import ends_worse
 from wstrace.gather.copies import LOGS, PART, UNREAD, Copied, Copies, alone, file_name
@@ -187,15 +187,27 @@ def _name(found: FoundFile, folder: Path, run: str, copies: Copies, done: Gather
         return name
     known = copies.of_process(folder, found.process)
     if known and same_beginning(folder / known, Path(found.path)):
-        return known
+        if _is_own(known, found) or not _is_own(name, found) or _is_taken(folder / name):
+            return known
+        copies.rename(folder, known, name)  # it came under a copy's name first
+        return name
     if known:
         done.words.append(f"{known} and {name} are of one process and differ: both are kept")
         return _marked(known, found.digest[:8])
-    if not (folder / name).exists() or not process_of(folder / name):
+    if not _is_taken(folder / name):
         return name
     # somebody gave two processes' files one name
     made = hashlib.blake2b(found.process.encode(), digest_size=4).hexdigest()
     return _marked(name, made)
+
+
+def _is_own(name: str, found: FoundFile) -> bool:
+    """Whether a process's recorder gave that name: run.json and forked children say it."""
+    return bool(found.run) and named_run(name) == part_of_name(found.run)
+
+
+def _is_taken(target: Path) -> bool:
+    return target.exists() and bool(process_of(target))
 
 
 def _marked(name: str, mark: str) -> str:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 
 import msgspec
@@ -340,10 +341,54 @@ def test_a_copy_under_another_name_is_no_second_process(tmp_path: Path) -> None:
     bring(first, there)
     (there / "a" / MANIFEST).unlink()
     bring(far, there)
-    (kept,) = there.rglob("old-copy.wst.jsonl")
-    assert kept.read_bytes() == whole
+    assert (there / "a" / files[0].name).read_bytes() == whole
     assert len(list((there / "a").glob("*.wst.jsonl"))) == 2
     assert checked(there) == []
+
+
+@pytest.mark.parametrize("order", list(permutations(("early", "cut", "far"))))
+def test_a_process_has_the_name_that_its_recorder_gave_it(
+    order: tuple[str, ...], tmp_path: Path
+) -> None:
+    """run.json says sizes by these names; a copy's name may come first, or in another call."""
+    far, here = tmp_path / "far", tmp_path / "here"
+    files = write_run(Plan(run="a", ranks=2), far).files
+    (end,) = far.rglob("run.*.json")
+    said = json.loads(end.read_text())
+    said["sizes"] = {file.name: file.stat().st_size for file in files.values()}
+    end.write_text(json.dumps(said))
+    whole = files[0].read_bytes()
+    for name, data in (("early", whole), ("cut", whole[:-40])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "backup.wst.jsonl").write_bytes(data)
+    for name in order:
+        assert bring(tmp_path / name, here).failed == []
+        assert checked(here) == []
+    names = {file.name for file in (here / "a").glob("*.wst.jsonl")}
+    assert names == {file.name for file in files.values()}
+    assert (here / "a" / files[0].name).read_bytes() == whole
+    run = load_run(here / "a")
+    assert (run.verdict(), run.inconclusive) == ("clean", [])
+    for name in order:
+        assert bring(tmp_path / name, here).copied == 0
+
+
+def test_a_kill_between_a_name_and_its_journal_leaves_no_wrong_word(tmp_path: Path) -> None:
+    far, here = tmp_path / "far", tmp_path / "here"
+    (file,) = write_run(Plan(run="a"), tmp_path / "far").files.values()
+    (tmp_path / "early").mkdir()
+    (tmp_path / "early" / "backup.wst.jsonl").write_bytes(file.read_bytes())
+    for after in (False, True):
+        shutil.rmtree(here, ignore_errors=True)
+        bring(tmp_path / "early", here)
+        entry = {"folder": "a", "run": "a", "was": "backup.wst.jsonl", "now": file.name}
+        (here / ".gathering.jsonl").write_text(json.dumps(entry) + "\n")
+        if after:
+            (here / "a" / "backup.wst.jsonl").rename(here / "a" / file.name)
+        bring(tmp_path / "early", here)
+        bring(far, here)
+        assert checked(here) == []
+        assert [f.name for f in (here / "a").glob("*.wst.jsonl")] == [file.name]
 
 
 def test_files_of_one_process_that_differ_are_both_kept_and_told(tmp_path: Path) -> None:
