@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.triage.generator import Failure, log_lines, log_of, read, wrapped
+from wstrace.versions import CHECKED_WITH
 
 ENGINE = (
     "Initializing a V1 LLM engine (v{version}) with config: model='m', "
@@ -149,21 +150,61 @@ def test_a_flag_of_a_log_that_is_no_number_is_named(command: str, told: list[str
     assert all("--set " in note for note in notes if UNREAD in note)
 
 
+HEAD = "(APIServer pid=7) INFO 05-05 14:00:00 "
+SAID_BY_VLLM = [
+    "vLLM API server version {}",
+    HEAD
+    + "[api_server.py:9] vLLM API server version {}\n"
+    + HEAD
+    + "[a.py:1] args: Namespace()",
+    HEAD + "[api_server.py:9] vLLM API server version {} args: Namespace()",
+    HEAD + "[api_utils.py:325] vLLM server version {}, serving model m",
+    "[utils.py:306]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version {}",
+    "[utils.py:306]  ▄▄ ▄█ █ ▀▄▀ █\x1b[0m  version \x1b[1m{}\x1b[0m\n  █▄█▀ █  model   m",
+    "vLLM Version                 : {}",
+    ENGINE.replace("{version}", "{}").replace("{length}", "8"),
+]
+SAID_BY_PEOPLE = [
+    "pip install vllm=={}",
+    "image: vllm/vllm-openai:v{}",
+    "We run vLLM {} on two GPUs.",
+    "It dies on {} with two GPUs.",
+]
+BUILDS = [
+    "0.21.0",
+    "0.23.1rc1.dev7+g4845aee.cu130",
+    "0.1.dev12345+gabcdef0.d20260101",
+    "0.22.0.post1",
+]
+
+
+@pytest.mark.parametrize("version", BUILDS)
+@pytest.mark.parametrize("text", [*SAID_BY_VLLM, *SAID_BY_PEOPLE])
+def test_version(text: str, version: str) -> None:
+    assert read(text.format(version)).config["vllm_version"] == version
+
+
+@pytest.mark.parametrize("text", SAID_BY_VLLM)
+def test_a_build_without_a_version_is_newer_than_every_release(text: str) -> None:
+    for version in ("0.1.dev12345+gabcdef0", "dev"):
+        told = read(f"{text.format(version)}\n{Failure().message}")
+        assert told.config["vllm_version"] == version
+        assert f"{version} names no release: taken for newer than {CHECKED_WITH}" in told.notes
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "vLLM API server version 0.21.0",
-        "(APIServer pid=7) INFO 05-05 14:00:00 [api_utils.py:325] vLLM server version 0.21.0, "
-        "serving model m",
-        "[utils.py:306]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.21.0",
-        "vLLM Version                 : 0.21.0",
-        "pip install vllm==0.21.0",
-        "image: vllm/vllm-openai:v0.21.0",
-        "We run vLLM 0.21.0 on two GPUs.",
+        "NCCL version 2.21.5+cuda12.4",
+        "Python version 3.11.9",
+        "vLLM developers say",
+        "vLLM dev builds",
+        "vLLM 0.21 is old",
+        "version development",
     ],
 )
-def test_version(text: str) -> None:
-    assert read(text).config["vllm_version"] == "0.21.0"
+def test_no_version_of_vllm(text: str) -> None:
+    assert "vllm_version" not in read(text).config
 
 
 def test_development_version() -> None:

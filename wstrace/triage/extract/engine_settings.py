@@ -227,28 +227,36 @@ _LOG_LINES: Final = (
     # matches: 'withmax_num_batched_tokens=8192'
     ("max_num_batched_tokens", re.compile(r"withmax_num_batched_tokens=(\d+)"), Source.LOG),
 )
+# A build without a tag at hand is 0.1.dev12345+gabcdef0, one without any version `dev`.
+# `args` stands behind the API server's where blanks are out.
+_NUMBERED_VERSION: Final = r"\d+\.\d+(?:(?!args)[\w.+])*"
+_VERSION: Final = rf"(?P<v>{_NUMBERED_VERSION}|dev(?=args|\W|$))"
+_THREE: Final = r"(?=\d+\.\d+\.(?:\d|dev))"  # numbers, as a release or such a build has
+_RECENT: Final = r"(?=0\.(?:1[3-9]|[23]\d|1\.dev))"
+# the API server's line, and its banner; `NCCL version 2.21.5` is no vLLM's
+_OF_VLLM: Final = r"(?:\bvLLM API server |(?<![A-Za-z] )\b)"
 # vLLM 0.13.0 to 0.33.0 has the first; the second up to 0.24.0, the third from 0.16.0 on.
 _VERSIONS: Final = (
-    # matches: 'LLMengine(v0.23.0)withconfig:'
-    (Source.DUMP, re.compile(r"LLMengine\(v(?P<v>[\w.+]+)\)with")),
+    # matches: 'LLMengine(v0.1.dev12345+gabcdef0)withconfig:'
+    (Source.DUMP, re.compile(rf"LLMengine\(v{_VERSION}\)with")),
     # matches: 'vLLMAPIserverversion0.21.0args'
-    (Source.LOG, re.compile(r"vLLMAPIserverversion(?P<v>\d[\w.+]*?)(?:args|$)")),
+    (Source.LOG, re.compile(rf"vLLMAPIserverversion{_VERSION}(?:args|$)")),
     # matches: 'vLLMserverversion0.33.0,servingmodelm'
-    (Source.LOG, re.compile(r"vLLMserverversion(?P<v>\d[\w.+]*)")),
+    (Source.LOG, re.compile(rf"vLLMserverversion{_VERSION},serving")),
 )
 _RAW_VERSIONS: Final = (
     # matches: 'INFO 05-05 14:00:00 [api_server.py:1] version 0.21.0'
-    (Source.LOG, re.compile(r"\bversion (?P<v>\d+\.\d+\.\d[\w.+]*)\s*$")),
+    (Source.LOG, re.compile(rf"{_OF_VLLM}version (?:{_THREE}|(?=dev)){_VERSION}\s*$")),
     # matches: 'vLLM Version : 0.22.1'
-    (Source.ARGS, re.compile(r"vLLM Version\s*:\s*v?(?P<v>\d+\.\d[\w.+]*)", re.IGNORECASE)),
+    (Source.ARGS, re.compile(rf"vLLM Version\s*:\s*v?{_VERSION}", re.IGNORECASE)),
     # matches: 'pip install vllm==0.20.2'
-    (Source.COMMAND, re.compile(r"\bvllm\s?==\s?(?P<v>\d+\.\d[\w.+]*)")),
+    (Source.COMMAND, re.compile(rf"\bvllm\s?==\s?{_VERSION}")),
     # matches: 'vllm/vllm-openai:v0.23.0'
-    (Source.COMMAND, re.compile(r"vllm/vllm-[\w-]+:v(?P<v>\d+\.\d+[\w.+]*)")),
+    (Source.COMMAND, re.compile(rf"vllm/vllm-[\w-]+:v{_VERSION}")),
     # matches: 'on vLLM 0.21.0 the server dies'
-    (Source.PROSE, re.compile(r"\bv?LLM[ -]v?(?P<v>0\.\d+\.\d+[\w.+]*)", re.IGNORECASE)),
+    (Source.PROSE, re.compile(rf"\bv?LLM[ -]v?(?=0\.){_THREE}{_VERSION}", re.IGNORECASE)),
     # matches: 'but on 0.23.0 it dies'
-    (Source.PROSE, re.compile(r"\b[Oo]n v?(?P<v>0\.(?:1[3-9]|[23]\d)\.\d[\w.+]*)")),
+    (Source.PROSE, re.compile(rf"\b[Oo]n v?{_RECENT}{_THREE}{_VERSION}")),
 )
 # vLLM 0.13.0 to 0.33.0: the engine's config and the flags, each logged once at the start
 # matches: 'withconfig:'

@@ -51,6 +51,7 @@ ANCHORS: Final = {
     b"SchedulerOutput(": 0,
     b"assignedasDP": 60,
     b"version0.": 12,
+    b"versiondev": 0,
     b"V2ModelRunner": 0,
     b"[model_runner.py:": 0,
     b"Modelloadingtook": 0,
