@@ -10,6 +10,7 @@ from wstrace.findings.analysed_run import AnalysedRun, analyse
 from wstrace.findings.ends import ended, failed
 from wstrace.trace.reader import Progress, Trace, kept_once, load_trace, runs_in
 from wstrace.trace.run_file import RunFile
+from wstrace.trace.unread import is_other_folder, no_trace
 from wstrace.triage.log_run import is_log, log_run
 
 
@@ -36,7 +37,12 @@ def load_runs(
 
 
 def _traces_of(path: Path, run: str | None, progress: Progress | None) -> list[Trace]:
-    """Each run of a folder on its own: the newest may be clean, and one before it not."""
+    """Each run of a folder on its own: the newest may be clean, and one before it not.
+
+    Raises WstraceError for a folder of other things: an empty one may be a run's.
+    """
+    if path.is_dir() and is_other_folder(path):
+        raise no_trace(path)
     several = runs_in(path) if run is None else []
     if len(several) < 2:
         return [load_trace(path, run, progress)]

@@ -8,12 +8,12 @@ from functools import cached_property
 
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.ways import bound_site
-from wstrace.errors import WstraceError
 from wstrace.runs.lock_epochs import WORSE, Outcome
 from wstrace.runs.worker import Worker, WorkerSite, group_sizes, read_worker
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Provenance, Ranks, Request, Slot, Spec
 from wstrace.trace.site_key import SiteKey
+from wstrace.trace.unread import no_trace
 
 BoundOf = Callable[[SiteKey], Bound]
 
@@ -258,7 +258,4 @@ def _place(worker: Worker) -> tuple[int, ...]:
 def refuse_no_trace(trace: Trace) -> None:
     """WstraceError for a folder or file in which no process of a run left anything."""
     if not trace.processes and trace.meta is None:
-        why = f": {trace.doubts[0]}" if trace.doubts else ""
-        raise WstraceError(
-            f"{trace.path} holds no trace{why}.", "Give a folder made by `wstrace run`."
-        )
+        raise no_trace(trace.path, trace.doubts[0] if trace.doubts else "")

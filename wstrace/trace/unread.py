@@ -1,14 +1,16 @@
-"""Files with a trace file's name that hold no record, and why."""
+"""Files with a trace file's name that hold no record, and why; folders that are no trace."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from wstrace.errors import WstraceError, one_line
-from wstrace.file_names import SUFFIX, is_packed
+from wstrace.file_names import SUFFIX, is_packed, trace_file_kind
+from wstrace.trace.run_file import run_files
 from wstrace.units import plural
 
 TOLD: Final = 3
@@ -58,3 +60,41 @@ def holds_nothing(folder: Path, why: Sequence[str]) -> WstraceError:
         f"Of {plural(len(why), 'trace file')} in {folder} none can be read: {told}{more}.",
         "Give a trace folder made by `wstrace run`.",
     )
+
+
+def is_other_folder(folder: Path) -> bool:
+    """Whether it holds something, and no file of a trace: a command that the recorder never
+    attached to leaves its run.json, or nothing. Hidden names count for nothing."""
+    with suppress(OSError):  # whoever reads it says so
+        names = [entry.name for entry in folder.iterdir() if not entry.name.startswith(".")]
+        return bool(names) and not any(map(trace_file_kind, names))
+    return False
+
+
+def no_trace(folder: Path, why: str = "") -> WstraceError:
+    """The error for a folder in which no run left anything; it names the traces below."""
+    told = f": {why}" if why else ""
+    return WstraceError(
+        f"{folder} holds no trace{told}.",
+        _named(traces_below(folder)) or "Give a folder made by `wstrace run`.",
+    )
+
+
+def _named(traces: Sequence[Path]) -> str:
+    if not traces:
+        return ""
+    first = ", ".join(one_line(str(trace)) for trace in traces[:TOLD])
+    more = f" and {len(traces) - TOLD:,} more" if len(traces) > TOLD else ""
+    return f"Traces lie in {first}{more}: name them."
+
+
+def traces_below(folder: Path) -> list[Path]:
+    """The trace folders right below it, by name."""
+    return [below for below in sorted(folder.glob("*")) if _holds_trace(below)]
+
+
+def _holds_trace(folder: Path) -> bool:
+    with suppress(OSError):  # what cannot be listed is not named
+        if folder.is_dir():
+            return any(folder.glob(f"*{SUFFIX}")) or bool(run_files(folder))
+    return False

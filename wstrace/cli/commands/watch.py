@@ -85,6 +85,7 @@ def _serve(
 def _show(folder: Path, run: str | None, once: bool, interval: float) -> None:
     from wstrace.report.console import plain_console
     from wstrace.trace.run_file import find_run
+    from wstrace.trace.unread import is_other_folder, no_trace, traces_below
 
     if folder.is_file():
         raise WstraceError(
@@ -95,6 +96,8 @@ def _show(folder: Path, run: str | None, once: bool, interval: float) -> None:
         raise WstraceError(
             f"No such trace folder: {folder}.", "Give the folder that `wstrace run` named."
         )
+    if is_other_folder(folder) and traces_below(folder):
+        raise no_trace(folder)  # else a run may begin there
     for doubt in find_run(folder, run)[1]:
         outlet.say(f"wstrace: {with_stop(doubt)}")
     watch = _Watch(folder, run)
