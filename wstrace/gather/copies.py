@@ -13,6 +13,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -22,7 +23,7 @@ import msgspec
 from wstrace.errors import WstraceError, one_line
 from wstrace.file_names import SUFFIX, name_of_its_own, part_of_name
 from wstrace.files import write_whole
-from wstrace.fleet.found_files import kind_of, process_of
+from wstrace.fleet.found_files import kind_of, process_of, shown
 from wstrace.gather.places import FarFile
 from wstrace.plain_files import read_plain
 
@@ -102,11 +103,21 @@ def alone(folder: Path, wait: Callable[[], None]) -> Iterator[None]:
         os.close(lock)
 
 
+@lru_cache(maxsize=256)
+def _real(folder: str) -> str:
+    return os.path.realpath(folder)
+
+
 class Copies:
-    """The manifests of a folder, by run; what they know of each source."""
+    """The manifests of a folder, by run; what they know of each source.
+
+    `passed_over`: files of the places that are copies here.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.passed_over = 0
+        self._real = os.path.realpath(folder)
         for part in folder.glob(f"{PART}*"):  # of a call that was killed
             shutil.rmtree(part, ignore_errors=True)
         self._db = sqlite3.connect("")  # a file of its own that goes by itself
@@ -153,10 +164,25 @@ class Copies:
         self._db.close()
 
     def listed(self, files: Iterator[FarFile]) -> int:
-        """Take the list of a place; returns how many files."""
+        """Take the list of a place, without the copies here; returns how many files."""
         self._db.execute("delete from listed")
-        rows = ((os.fsencode(f.path), f.size, f.mark, f.node, f.source) for f in files)
+        others = (file for file in files if not self._is_copy(file))
+        rows = ((os.fsencode(f.path), f.size, f.mark, f.node, f.source) for f in others)
         return self._db.executemany("insert into listed values (?,?,?,?,?)", rows).rowcount
+
+    def _is_copy(self, file: FarFile) -> bool:
+        """Whether a file lies in this folder because it was brought here."""
+        folder, _, name = file.path.rpartition("/")
+        if not os.path.isabs(folder):
+            return False
+        above, _, own = _real(folder).rpartition("/")
+        if above != self._real:
+            return False
+        query = "select source from copies where folder = ? and name = ?"
+        known = {source for (source,) in self._db.execute(query, (own, shown(name)))}
+        copy = bool(known) and file.source not in known
+        self.passed_over += copy
+        return copy
 
     def forget_unlisted(self) -> None:
         """Drop the copies of what the list does not have, and files that nobody copied."""
@@ -192,12 +218,11 @@ class Copies:
                 return str(run)
         return None
 
-    def place(self, run: str) -> Path:
-        """The folder of a run (of `LOGS` and `UNREAD`, where a file is of none), made."""
-        own = run in (LOGS, UNREAD)
-        folder = self.folder / (run if own else folder_name(run))
+    def place(self, run: str, shared: str = "") -> Path:
+        """The folder of a run, made; `shared`: `LOGS` or `UNREAD`, of files of no run."""
+        folder = self.folder / (shared or folder_name(run))
         folder.mkdir(mode=0o700, exist_ok=True)
-        self._of(folder.name, "" if own else run)
+        self._of(folder.name, "" if shared else run)
         return folder
 
     def of_process(self, folder: Path, process: str) -> str:

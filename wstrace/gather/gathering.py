@@ -39,10 +39,11 @@ class Gathered:
 
     `listed` files were there, of the run that is asked for or of `others`. `silent` places
     could not be listed, `refused` has those for which something can be done; `failed` tells
-    them too.
+    them too. `passed_over` are copies that this folder has: they come from elsewhere.
     """
 
     listed: int = 0
+    passed_over: int = 0
     copied: int = 0
     known: int = 0
     bytes: int = 0
@@ -87,6 +88,7 @@ def gather(
                     done.failed.append(clean_text(f"{name}: {left}: it no longer answers"))
                     break
         done.runs = copies.counts()
+        done.passed_over = copies.passed_over
     return done
 
 
@@ -160,9 +162,9 @@ def _place(
     found: FoundFile, file: FarFile, source: str, copies: Copies, done: Gathered
 ) -> None:
     """Give a copied file its name, in its run's folder."""
-    run = LOGS if found.kind == "log" else found.run or UNREAD
-    folder = copies.place(run)
-    target = folder / _name(found, folder, run, copies, done)
+    shared = LOGS if found.kind == "log" else "" if found.run else UNREAD
+    folder = copies.place(found.run, shared)
+    target = folder / _name(found, folder, shared, copies, done)
     there = look(str(target), found.kind) if target.exists() else None
     same = there is not None and there.digest == found.digest
     better = there is None or (not same and _better(found, there, done))
@@ -176,10 +178,10 @@ def _place(
     copies.add(folder, copied)
 
 
-def _name(found: FoundFile, folder: Path, run: str, copies: Copies, done: Gathered) -> str:
+def _name(found: FoundFile, folder: Path, shared: str, copies: Copies, done: Gathered) -> str:
     """The name that a file gets: a process has one, whatever its file is called."""
     name = Path(found.path).name
-    if run in (LOGS, UNREAD):
+    if shared:
         return f"{found.digest[:8]}-{name}"
     if found.kind == "end":
         return RUN_FILE

@@ -75,6 +75,11 @@ def _refuse_nothing(done: Gathered, run: str | None) -> None:
     a line each."""
     from wstrace.units import plural
 
+    if not done.failed and not done.listed and done.passed_over:
+        raise WstraceError(
+            "Only what was gathered before is there, and is not gathered from itself.",
+            "Give the folders that it came from, or --check to hold it against its digests.",
+        )
     if not done.failed and not done.listed:
         raise WstraceError("No file of a trace was found there.", "Give folders with traces.")
     if not done.failed:
