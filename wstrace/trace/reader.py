@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from wstrace.errors import WstraceError, one_line
-from wstrace.file_names import KEPT_RUN_FILES, SUFFIX
+from wstrace.file_names import KEPT_RUN_FILES, SUFFIX, trace_file_kind
 from wstrace.trace.collapsing import RunLines
 from wstrace.trace.each_once import Kept, ReadableCopy, each_once
 from wstrace.trace.gaps import gaps
@@ -25,8 +25,10 @@ from wstrace.trace.process_file import (
 from wstrace.trace.records import Header
 from wstrace.trace.run_file import RunFile, find_run, run_files
 from wstrace.trace.unread import (
+    end_alone,
     holds_nothing,
     is_special,
+    missing,
     no_plain_file,
     special_files,
     torn_file,
@@ -270,9 +272,9 @@ def _uncollected() -> Iterator[None]:
 
 def _files(path: Path) -> list[Path]:
     if not path.exists():
-        raise WstraceError(
-            f"No such trace: {path}.", "Give the folder that `wstrace run` named."
-        )
+        raise missing(path)
+    if path.is_file() and trace_file_kind(path.name) == "end":
+        raise end_alone(path)
     if path.is_file():
         return [path]
     if not path.is_dir():

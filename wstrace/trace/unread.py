@@ -39,6 +39,22 @@ def _packed_files(folder: Path) -> list[str]:
     ]
 
 
+def missing(path: Path) -> WstraceError:
+    """The error for a path with nothing there; `-` is standard input for a log alone."""
+    hint = "Give the folder that `wstrace run` named."
+    if str(path) == "-":
+        hint = "A log on standard input is for `wstrace triage -`."
+    return WstraceError(f"No such trace: {path}.", hint)
+
+
+def end_alone(path: Path) -> WstraceError:
+    """The error for a run.json in the place of its trace, or of a log."""
+    return WstraceError(
+        f"{path} says how a run ended: it is no trace and no log.",
+        f"Give its folder: {one_line(str(path.parent))}",
+    )
+
+
 def no_plain_file(file: Path) -> str:
     """Why a pipe or a device was not read."""
     return f"{one_line(file.name)} is no plain file: what it should hold was not read"

@@ -55,8 +55,9 @@ class LogRun(AnalysedRun):
 
 
 def is_log(path: Path) -> bool:
-    """True for a file of text. A folder, an empty file or a file of records is a trace."""
-    if not path.is_file() or trace_file_kind(path.name) == "records":
+    """True for a file of text. A folder, an empty file or one with the name of a trace's file
+    (its records, its run.json) is a trace."""
+    if not path.is_file() or trace_file_kind(path.name) is not None:
         return False
     try:
         with path.open("rb") as file:

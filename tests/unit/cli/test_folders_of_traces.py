@@ -87,3 +87,40 @@ def test_a_folder_that_may_be_a_runs_is_inconclusive_for_the_gate(
     for name in names:
         Path("many", name).write_text(RUN_FILE)
     assert said("gate", "many")[0] == 3
+
+
+NAMED = {
+    "report": ["report", "{}"],
+    "gate": ["gate", "{}"],
+    "reserve": ["reserve", "{}"],
+    "diff": ["diff", "{}"],
+    "export": ["export", "{}", "--format", "csv", "-o", "out"],
+    "watch": ["watch", "{}", "--once"],
+}
+TRIAGE = {"triage": ["triage", "{}"]}
+
+
+@pytest.mark.parametrize("arguments", (NAMED | TRIAGE).values(), ids=NAMED | TRIAGE)
+@pytest.mark.parametrize("name", ["run.json", kept_run_file("r")])
+def test_a_run_json_alone_is_no_trace_and_no_log(
+    arguments: list[str], name: str, said: Said
+) -> None:
+    clean(Path("many"))
+    Path("many", name).write_text(RUN_FILE)
+    assert said(*(word.format(f"many/{name}") for word in arguments)) == (
+        2,
+        [
+            f"wstrace: many/{name} says how a run ended: it is no trace and no log.",
+            "Give its folder: many",
+        ],
+    )
+    with pytest.raises(wstrace.WstraceError, match="says how a run ended"):
+        wstrace.load(f"many/{name}")
+
+
+@pytest.mark.parametrize("arguments", NAMED.values(), ids=NAMED)
+def test_a_log_on_standard_input_is_for_triage(arguments: list[str], said: Said) -> None:
+    assert said(*(word.format("-") for word in arguments)) == (
+        2,
+        ["wstrace: No such trace: -.", "A log on standard input is for `wstrace triage -`."],
+    )

@@ -97,7 +97,7 @@ def test_watch_piped_prints_events_and_stops_with_the_run(folder: Path) -> None:
 def test_watch_of_nothing_is_an_error(tmp_path: Path) -> None:
     done = wstrace("watch", str(tmp_path / "none"), "--once")
     assert done.returncode == 2
-    assert "No such trace folder" in done.stderr
+    assert "No such trace: " in done.stderr
     (tmp_path / "serve.log").write_text("INFO 05-16 10:15:00 [core.py:1] started\n")
     done = wstrace("watch", str(tmp_path / "serve.log"), "--once")
     assert (done.returncode, "wstrace triage LOG" in done.stderr) == (2, True)

@@ -83,19 +83,26 @@ def _serve(
 
 
 def _show(folder: Path, run: str | None, once: bool, interval: float) -> None:
+    from wstrace.file_names import trace_file_kind
     from wstrace.report.console import plain_console
     from wstrace.trace.run_file import find_run
-    from wstrace.trace.unread import is_other_folder, no_trace, traces_below
+    from wstrace.trace.unread import (
+        end_alone,
+        is_other_folder,
+        missing,
+        no_trace,
+        traces_below,
+    )
 
+    if folder.is_file() and trace_file_kind(folder.name) == "end":
+        raise end_alone(folder)
     if folder.is_file():
         raise WstraceError(
             f"{folder} is a file: a run is followed by its folder.",
             "Give the folder that `wstrace run` named; a log: wstrace triage LOG.",
         )
     if not folder.is_dir():
-        raise WstraceError(
-            f"No such trace folder: {folder}.", "Give the folder that `wstrace run` named."
-        )
+        raise missing(folder)
     if is_other_folder(folder) and traces_below(folder):
         raise no_trace(folder)  # else a run may begin there
     for doubt in find_run(folder, run)[1]:

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from wstrace.errors import WstraceError
+from wstrace.file_names import trace_file_kind
 from wstrace.plain_files import KINDS, OPEN_ALREADY, open_plain
+from wstrace.trace.unread import end_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,6 +59,8 @@ def check_paths(paths: Sequence[str]) -> None:
             ) from None
         except OSError as error:  # a link in a circle, a folder that may not be read
             raise unreadable(path, error) from error
+        if stat.S_ISREG(mode) and trace_file_kind(Path(path).name) == "end":
+            raise end_alone(Path(path))
         kind = KINDS.get(stat.S_IFMT(mode))
         if kind and not (stat.S_ISFIFO(mode) and path.startswith(OPEN_ALREADY)):
             raise WstraceError(
