@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.console import plain_console
-from wstrace.report.finding_text import OUTGREW, REPLAYED, slot_text
+from wstrace.report.finding_text import OUTCOMES, REPLAYED, slot_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.compare import compare
-from wstrace.runs.lock_epochs import Outcome
 from wstrace.runs.run import RunSite
 from wstrace.units import human
 
@@ -28,12 +26,6 @@ class Row:
     after: int
     change: str
     arena: int | None
-
-
-CHANGES: Final[dict[Outcome, str]] = {
-    "escaped": "escaped",
-    "outgrew": OUTGREW,
-}
 
 
 def phase_rows(run: AnalysedRun) -> list[Row]:
@@ -54,7 +46,8 @@ def phase_rows(run: AnalysedRun) -> list[Row]:
 def _verdict(site: RunSite) -> str:
     if site.outcome == "latent":
         return "masked" if site.warmup_bytes else "masked, never asked in warm-up"
-    return CHANGES.get(site.outcome, REPLAYED if site.replayed else "warmed")
+    unseen = site.outcome in ("warmed", "before") and site.replayed
+    return REPLAYED if unseen else OUTCOMES[site.outcome]
 
 
 def run_rows(a: AnalysedRun, b: AnalysedRun) -> list[Row]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
+from typing import Final
 
 from wstrace.bounds.bound import Bound, CallerWay
 from wstrace.errors import with_stop
 from wstrace.findings.finding import UNNUMBERED, Finding, FromLog, Sibling
 from wstrace.report.pages import page_url
 from wstrace.report.safe import clean
+from wstrace.runs.lock_epochs import Outcome
 from wstrace.runs.run import RunSite
-from wstrace.runs.worker import NAMED_BY, rank_name
+from wstrace.runs.worker import NAMED_BY, Worker, rank_name
 from wstrace.trace.records import Ranks, ScheduledRequest, Slot, Step
 from wstrace.triage.diagnose.advice import is_older
 from wstrace.triage.redaction import redact
@@ -41,7 +43,26 @@ def slot_text(slot: Slot | None) -> str:
     return "" if slot is None or slot == Slot() else slot.text
 
 
+def locked_text(workers: Iterable[Worker], written: Callable[[int], str]) -> str:
+    """`locked at 64.00 KiB, 1.00 MiB`, each size once over slots and ranks."""
+    workers = list(workers)
+    sizes = sorted({s for worker in workers for s in worker.once_locked_sizes.values()})
+    if not sizes:
+        return "never locked"
+    # one rank that is locked still says more than those that are not
+    let_go = "" if any(worker.locked_sizes for worker in workers) else ", unlocked since"
+    return f"locked at {', '.join(map(written, sizes))}{let_go}"
+
+
 OUTGREW = "grew the arena, which nothing locked"
+OUTCOMES: Final[dict[Outcome, str]] = {
+    "escaped": "escaped",
+    "outgrew": OUTGREW,
+    "latent": "latent escape",
+    "warmed": "warmed",
+    "before": "warm-up only",
+}
+"""What became of a site, in words."""
 """A request that outgrew an arena in serving and is no escape."""
 
 

@@ -6,7 +6,7 @@ import shlex
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
-from wstrace.report.finding_text import evidence, serving_text, sizes
+from wstrace.report.finding_text import evidence, locked_text, serving_text, sizes
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
@@ -74,9 +74,6 @@ def _environment(run: AnalysedRun) -> list[str]:
     limits = ", ".join(
         f"{name}={first.limits[name]}" for name in SHOWN_LIMITS if name in first.limits
     )
-    locked = ", ".join(
-        sorted({exact(s) for worker in run.workers for s in worker.locked_sizes.values()})
-    )
     arenas = accounting_line(run.workers)
     return [
         escape(
@@ -86,7 +83,7 @@ def _environment(run: AnalysedRun) -> list[str]:
         f"- model {_code(str(first.limits.get('model')))}, "
         f"{plural(len(run.workers), 'rank')}, runner {_code(first.init.runner)}",
         f"- {_code(limits)}",
-        f"- locked at {locked}" if locked else "- never locked",
+        f"- {locked_text(run.workers, exact)}",
         *([f"- {escape(arenas)}"] if arenas else []),
         f"- rests on {escape('; '.join(run.rests_on.shown()))}",
     ]

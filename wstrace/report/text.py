@@ -12,7 +12,14 @@ from rich.text import Text
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
 from wstrace.report.console import plain_console
-from wstrace.report.finding_text import MAX_WAYS, evidence, serving_text, slot_text, way_text
+from wstrace.report.finding_text import (
+    MAX_WAYS,
+    evidence,
+    locked_text,
+    serving_text,
+    slot_text,
+    way_text,
+)
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
@@ -59,13 +66,11 @@ def facts(run: AnalysedRun) -> list[str]:
     if not run.workers:
         return [f"run {run.trace.run or '-'}", "no worker"]
     first = run.workers[0]
-    sizes = sorted({size for worker in run.workers for size in worker.locked_sizes.values()})
-    locked = "locked at " + ", ".join(human(s) for s in sizes) if sizes else "never locked"
     steps = max((v.counts.steps_real for v in run.workers if v.counts), default=0)
     ranks = plural(len(run.workers), "rank")
     model = clean(str(first.limits.get("model") or "model?"))
     real = plural(steps, "real step")
-    return [f"vLLM {first.header.vllm}", model, ranks, locked, real]
+    return [f"vLLM {first.header.vllm}", model, ranks, locked_text(run.workers, human), real]
 
 
 def sites_table(run: AnalysedRun, *, narrow: bool = False) -> RenderableType:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from wstrace.bounds.bound import Bound
 from wstrace.bounds.ways import bound_site
-from wstrace.runs.lock_epochs import WORSE, Outcome
+from wstrace.runs.lock_epochs import Outcome
 from wstrace.runs.worker import Worker, WorkerSite, group_sizes, read_worker
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Provenance, Ranks, Request, Slot, Spec
@@ -116,7 +116,7 @@ class RunSite:
 
 
 def _harm(use: WorkerSite) -> tuple[int, int, int, int]:
-    return WORSE[use.outcome], use.after_bytes, use.warmup_bytes, -use.arena
+    return *use.harm, use.warmup_bytes, -use.arena
 
 
 @dataclass

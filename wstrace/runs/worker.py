@@ -103,6 +103,10 @@ def group_sizes(worlds: Iterable[Ranks], ranks: Iterable[Ranks]) -> Ranks:
 _bytes = attrgetter("request.bytes")
 
 
+def _sizes(lock: Lock | None) -> dict[Slot, int]:
+    return dict(zip(lock.slots, lock.sizes, strict=True)) if lock else {}
+
+
 @dataclass
 class WorkerSite:
     """All novel requests of one site in one slot of one worker, in order. Sizes are bytes.
@@ -110,7 +114,8 @@ class WorkerSite:
     Of a large trace those that are alike are one (`wstrace.trace.collapsing`).
 
     A worker may lock several times: `epoch` is the lock that decides, the one of the worst
-    outcome, else the last; warm-up and serving are the times before and after that lock.
+    outcome, else the last after which it asked, else the last; warm-up and serving are the
+    times before and after that lock.
     """
 
     key: SiteKey
@@ -145,12 +150,18 @@ class WorkerSite:
         """What the worst request was."""
         return self.worst.outcome if self.worst else "before"
 
+    @property
+    def harm(self) -> tuple[int, int]:
+        """How bad it was: the outcome's place in WORSE, and what it asked from that lock on."""
+        return WORSE[self.outcome], self.after_bytes
+
     @cached_property
     def epoch(self) -> int:
         """The number of the lock that decides, from 1."""
         if self.worst is not None and WORSE[self.worst.outcome] > WORSE["warmed"]:
             return self.worst.epoch
-        return max(len(self.locks.epochs), 1)
+        asked = max([s.epoch for s in self.seen if s.outcome != "before"], default=0)
+        return asked or max(len(self.locks.epochs), 1)
 
     @cached_property
     def warmup(self) -> list[Request]:
@@ -254,9 +265,13 @@ class Worker:
 
     @property
     def locked_sizes(self) -> dict[Slot, int]:
-        """Arena bytes by slot at the newest lock, {} without one."""
-        lock = self.last_lock
-        return dict(zip(lock.slots, lock.sizes, strict=True)) if lock else {}
+        """Arena bytes by slot at the newest lock, {} while unlocked or without one."""
+        return _sizes(self.last_lock)
+
+    @property
+    def once_locked_sizes(self) -> dict[Slot, int]:
+        """The same of the newest lock, also where an unlock followed it."""
+        return _sizes(next((k for k in reversed(self.locks) if k.event == "lock"), None))
 
     @property
     def served(self) -> bool:

@@ -134,15 +134,14 @@ def continuation(computed: int, arena: int, phase: Phase = "serving") -> Request
 
 
 def grown(size: int, phase: Phase, *, before: int = 0, site: Site = MOE, **more: Any) -> Growth:
-    """The arena of slot (0, 0) grew to `size`; `more` are further fields of the record."""
-    return Growth(
-        site=site.id,
-        slot=Slot(),
-        before=before,
-        after=size,
-        phase=phase,
-        **more,
-    )
+    """The arena of slot (0, 0) grew to `size`; `more` are other fields of the record."""
+    values: dict[str, Any] = {
+        "slot": Slot(),
+        "before": before,
+        "after": size,
+        "phase": phase,
+    } | more
+    return Growth(site=site.id, **values)
 
 
 def locked(size: int, *slots: Slot) -> list[Record]:

@@ -10,7 +10,7 @@ from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
 from wstrace.report.finding_text import (
     MAX_WAYS,
-    OUTGREW,
+    OUTCOMES,
     REPLAYED,
     slot_text,
     step_text,
@@ -25,13 +25,6 @@ from wstrace.units import human
 MOST_ROWS: Final = 1000
 MOST_BARS: Final = 24
 MOST_ORIGINS: Final = 60
-_WORDS: Final[dict[Outcome, str]] = {
-    "escaped": "escaped",
-    "outgrew": OUTGREW,
-    "latent": "latent escape",
-    "warmed": "warmed",
-    "before": "warmed",
-}
 
 
 @dataclass(frozen=True)
@@ -58,8 +51,8 @@ class SiteRow:
     @property
     def word(self) -> str:
         """The state as people read it."""
-        told = _WORDS[self.state]
-        return f"in serving {REPLAYED}" if told == "warmed" and self.site.replayed else told
+        unseen = self.state in ("warmed", "before") and self.site.replayed
+        return f"in serving {REPLAYED}" if unseen else OUTCOMES[self.state]
 
 
 @dataclass(frozen=True)

@@ -106,27 +106,32 @@ class _Stretch:
 
 
 def timelines(run: AnalysedRun) -> tuple[list[Timeline], int]:
-    """One timeline a used slot, for the worker that asked most there; and slots left out."""
+    """One timeline a used slot, for the worker that had it worst there; and slots left out.
+
+    Those in which a site had it worst come first, then the largest.
+    """
     workers = run.whole.workers
-    seen = {slot for worker in workers for slot in worker.slots()}
-    slots = [slot for slot in seen if _largest(workers, slot)]
-    ranked = sorted(slots, key=lambda slot: (-_largest(workers, slot), slot))
+    weights = {slot: max(_weight(w, slot) for w in workers) for slot in _slots(workers)}
+    slots = sorted(slot for slot, (_, _, largest) in weights.items() if largest)
+    ranked = sorted(slots, key=weights.__getitem__, reverse=True)
     chosen = sorted(ranked[:MOST_SLOTS])
     return [_timeline(workers, slot) for slot in chosen], len(slots) - len(chosen)
 
 
-def _largest(workers: Iterable[Worker], slot: Slot) -> int:
-    return max((_most(worker, slot) for worker in workers), default=0)
+def _slots(workers: Iterable[Worker]) -> set[Slot]:
+    return {slot for worker in workers for slot in worker.slots()}
 
 
-def _most(worker: Worker, slot: Slot) -> int:
+def _weight(worker: Worker, slot: Slot) -> tuple[int, int, int]:
+    """How bad it was for a worker in a slot: the outcome, the request of it, the most bytes."""
     uses = [use for (_, s), use in worker.sites.items() if s == slot]
-    asked = max((u.largest for u in uses), default=0)
-    return max(asked, worker.arena_now(slot))
+    harm = max((use.harm for use in uses), default=(0, 0))
+    asked = max((use.largest for use in uses), default=0)
+    return *harm, max(asked, worker.arena_now(slot))
 
 
 def _timeline(workers: Sequence[Worker], slot: Slot) -> Timeline:
-    worker = max(workers, key=lambda v: _most(v, slot))
+    worker = max(workers, key=lambda v: _weight(v, slot))
     timeline = Timeline(slot, rank_label(worker.ranks, worker.world), len(workers) - 1)
     stretches = _stretches(worker, slot)
     timeline.events = sum(len(s.events) for s in stretches)

@@ -111,7 +111,7 @@ def _of_finding(worst: Finding) -> tuple[tuple[str, str, str], ...]:
 
 def _of_run(run: AnalysedRun) -> tuple[tuple[str, str, str], ...]:
     counts = [worker.counts for worker in run.workers if worker.counts]
-    sizes = [size for worker in run.workers for size in worker.locked_sizes.values()]
+    sizes = [size for worker in run.workers for size in worker.once_locked_sizes.values()]
     largest = max((s.serving_bytes for s in run.sites), default=0)
     return (
         ("sites", f"{len(run.sites):,}", ""),
