@@ -20,9 +20,9 @@ PACKED: Final = (".gz", ".bz2", ".xz", ".zst")
 """What the usual packers add to a name; their files are not unpacked here."""
 _LONGEST: Final = 100
 _LONGEST_HOST: Final = 40
-# run.json, and that of an earlier run of the folder
+# run.json, that of an earlier run of the folder, and that of another command of a launch
 # matches: "run.20261128T014238Z-4bd7e681.json"
-_END: Final = re.compile(r"run(?:\.(?P<run>.+))?\.json")
+_END: Final = re.compile(r"run(?:\.(?P<run>.+?)(?:\+[0-9a-f]+)?)?\.json")
 # matches: "4bd7e681.host.30091.1795830203879311338.2fa811b7.wst.jsonl"
 _OF_PROCESS: Final = re.compile(r"(?P<run>.+)\.[^.]+\.\d+\.\d+\.[0-9a-f]+\.wst\.jsonl")
 
@@ -52,6 +52,12 @@ def process_file(run: str, host: str, pid: int, start_ns: int, mark: str) -> str
 def kept_run_file(run: str) -> str:
     """What an earlier run's run.json is called."""
     return f"run.{part_of_name(run)}.json"
+
+
+def command_file(run: str, mark: str) -> str:
+    """What the run.json of another command of a launch is called where one is there: `+` is in
+    no `kept_run_file`, and a run's id has none there."""
+    return f"run.{part_of_name(run)}+{mark}.json"
 
 
 def is_packed(name: str) -> bool:

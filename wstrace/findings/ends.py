@@ -17,13 +17,10 @@ from wstrace.runs.worker import Worker
 from wstrace.trace.process_file import ProcessTrace
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import Failure, Phase, PhaseChange
-from wstrace.trace.run_file import RunFile
 from wstrace.units import plural
 
 Names = Mapping[int, str]
 """What a worker's process is called, by its id."""
-STOPPED: Final = (130, 143)
-"""SIGINT and SIGTERM, by which a server is stopped in order. SIGKILL (137) lets nothing end."""
 NO_FILE: Final = "no run.json says how this run ended"
 NO_END: Final = "run.json has no end: the command still ran, or wstrace was killed"
 NO_CODE: Final = "run.json has no exit code: how the command ended is not known"
@@ -66,8 +63,9 @@ def doubts(trace: Trace, workers: Sequence[Worker], names: Names) -> Iterator[st
         yield f"the command ended with exit code {code}: what happened at its end was not seen"
     yield from filter(None, (_torn(p, names) for p in trace.processes))
     yield from _endless(trace, workers, names)
-    if trace.meta is not None and ended(trace.meta) and trace.meta.exit_code is None:
+    if trace.meta is not None and trace.meta.over and trace.meta.exit_code is None:
         yield NO_CODE
+    yield from _silent(trace)
     yield from _vanished(workers, names)
     yield from _replaced(workers, names)
     yield from _side_by_side(workers)
@@ -76,15 +74,9 @@ def doubts(trace: Trace, workers: Sequence[Worker], names: Names) -> Iterator[st
     yield from _lived_on(trace, workers, names)
 
 
-def ended(meta: RunFile) -> bool:
-    """Whether run.json says how its command ended."""
-    return meta.ended is not None or meta.exit_code is not None
-
-
 def failed(trace: Trace) -> int | None:
-    """The exit code of a command that did not end in order; None where it did."""
-    code = trace.meta.exit_code if trace.meta else None
-    return None if code in (None, 0, *STOPPED) else code
+    """The exit code of a command that did not end in order; None where each did."""
+    return trace.meta.failed if trace.meta else None
 
 
 def before_a_worker(trace: Trace) -> str:
@@ -156,7 +148,7 @@ def _endless(trace: Trace, workers: Sequence[Worker], names: Names) -> Iterator[
     record; or one that does not have the size of its file, which may be cut between two
     records. Of a process that is known to live everything is written."""
     left = [w for w in _grown_up(workers) if not _has_last_word(w)]
-    if trace.meta is not None and ended(trace.meta):
+    if trace.meta is not None and trace.meta.over:
         whole = [w for w in left if w.process.sized or w.process.cut]  # a cut one is told
         unsized = [names[id(w.process)] for w in left if w not in whole]
         if unsized:
@@ -185,6 +177,17 @@ def _lived_on(trace: Trace, workers: Sequence[Worker], names: Names) -> Iterator
     if left:
         told = f"{_named(left)} lived on after the command"
         yield f"{told}: what came then may not be in this trace"
+
+
+def _silent(trace: Trace) -> Iterator[str]:
+    """Commands of a launch that left no trace: their sizes name no file, and each that is there
+    is another's."""
+    named = {name for meta in trace.commands for name in meta.sizes}
+    if any(process.path.name not in named for process in trace.processes):
+        return
+    silent = sum(not meta.sizes for meta in trace.commands)
+    if silent and trace.processes:
+        yield f"{silent} of {plural(len(trace.commands), 'command')} of this run left no trace"
 
 
 def _vanished(workers: Sequence[Worker], names: Names) -> Iterator[str]:

@@ -23,7 +23,7 @@ from wstrace.trace.records import (
     Request,
 )
 from wstrace.units import plural
-from wstrace.vllm.command_line import engines
+from wstrace.vllm.command_line import engines_of
 
 UNASKED: Final = "no request was served after warm-up"
 OF_LAUNCH: Final = ("model", "max_model_len", "max_num_batched_tokens", "max_num_seqs")
@@ -133,8 +133,8 @@ def size_unknown(worker: Worker) -> bool:
 
 
 def lost_engines(ranks: list[Worker], trace: Trace) -> list[str]:
-    """Engines that the command starts: of a dense model no worker knows of the others."""
-    promised = engines(trace.meta.words if trace.meta else [])
+    """Engines that the commands start: of a dense model no worker knows of the others."""
+    promised = engines_of(meta.words for meta in trace.commands)
     seen = {worker.ranks.dp or 0 for worker in ranks}
     known = any((w.world.dp or 1) >= promised.everywhere for w in ranks)
     if len(seen) >= promised.here or known:

@@ -13,14 +13,14 @@ from typing import Final
 
 from wstrace.errors import one_line
 from wstrace.findings import ends
-from wstrace.findings.ends import NO_CODE, NO_END, died_at, ended, start_died
+from wstrace.findings.ends import NO_CODE, NO_END, died_at, start_died
 from wstrace.runs.worker import Worker, rank_label
 from wstrace.trace.process_file import ProcessTrace
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import End, Failure, Note, PhaseChange
 from wstrace.units import plural
 from wstrace.versions import release_of
-from wstrace.vllm.command_line import engines
+from wstrace.vllm.command_line import engines_of
 
 SHOWN: Final = 10
 BESIDE_THE_POINT: Final = frozenset(
@@ -137,12 +137,14 @@ def _command(trace: Trace) -> str:
     meta = trace.meta
     if meta is None:
         return ""
-    if not ended(meta):
+    if not meta.over:
         return NO_END
     if meta.exit_code is None:
         return NO_CODE
-    told = f"the command ended with exit code {meta.exit_code}"
-    promised = engines(meta.words)
+    several = len(trace.commands)
+    who = f"the worst of its {several} commands" if several > 1 else "the command"
+    told = f"{who} ended with exit code {meta.exit_code}"
+    promised = engines_of(meta.words for meta in trace.commands)
     if promised.here < promised.everywhere:
         others = f"{promised.everywhere - promised.here} of {promised.everywhere}"
         told += f"; {others} data-parallel engines are of other commands, with traces of theirs"

@@ -20,8 +20,8 @@ from wstrace.trace.each_once import each_once
 class RowSource(msgspec.Struct, frozen=True, dict=True):
     """The files of one run (`log` False) or one log, and what was noticed when choosing them.
 
-    `ends` are the folders whose run.json is this run's. `doubts`: what was not chosen may have
-    held more. `digest` is over what was chosen and said: equal digests give equal rows.
+    `ends` are the run.json of its commands, under any names. `doubts`: what was not chosen may
+    have held more. `digest` is over what was chosen and said: equal digests give equal rows.
     `whole`: every file could be read when it was looked at.
     """
 
@@ -38,10 +38,18 @@ class RowSource(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def by_folder(self) -> dict[str, list[str]]:
         """The files of every folder that holds something of it, in the order of names."""
-        found: dict[str, list[str]] = {end: [] for end in self.ends}
+        found: dict[str, list[str]] = {folder: [] for folder in self.ends_by_folder}
         for file in self.files:
             found.setdefault(os.path.dirname(file), []).append(file)
         return dict(sorted(found.items()))
+
+    @cached_property
+    def ends_by_folder(self) -> dict[str, list[str]]:
+        """`ends` by the folder that holds them."""
+        found: dict[str, list[str]] = {}
+        for end in self.ends:
+            found.setdefault(os.path.dirname(end), []).append(end)
+        return found
 
     @property
     def places(self) -> list[str]:
@@ -58,7 +66,7 @@ def source_of(run: str, found: Sequence[FoundFile]) -> RowSource:
     return RowSource(
         run=run,
         files=tuple(file.path for file in kept),
-        ends=tuple(sorted({os.path.dirname(file.path) for file in ends})),
+        ends=tuple(sorted(file.path for file in ends)),
         bytes=sum(file.size for file in kept),
         digest=_digest([*told, run, *(f.digest or f.path for f in [*kept, *ends])]),
         words=tuple(once.words),

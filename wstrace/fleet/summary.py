@@ -107,7 +107,10 @@ def open_source(source: RowSource, *, allow_unlocked: bool = False) -> AnalysedR
         return log_run(Path(source.files[0]))
     traces = []
     for folder, files in source.by_folder.items():
-        traces.append(load_files([Path(file) for file in files], source.run, Path(folder)))
+        ends = source.ends_by_folder.get(folder, ())
+        traces.append(
+            load_files([*map(Path, files)], source.run, Path(folder), [*map(Path, ends)])
+        )
     trace = one_trace(traces)
     trace.doubts += source.doubts
     if not trace.processes and (source.files or trace.meta is None):

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from wstrace.errors import one_line
 from wstrace.findings.analysed_run import AnalysedRun, analyse
-from wstrace.findings.ends import ended, failed
 from wstrace.trace.reader import Progress, Trace, kept_once, load_trace, runs_in
-from wstrace.trace.run_file import RunFile
+from wstrace.trace.run_file import distinct, together
 from wstrace.trace.unread import is_other_folder, no_trace
 from wstrace.triage.log_run import is_log, log_run
 
@@ -30,7 +29,7 @@ def load_runs(
     logs = [path for path in paths if is_log(path)]
     for number, path in enumerate(path for path in paths if path not in logs):
         for trace in _traces_of(path, run, progress):
-            key = trace.run if trace.processes else (number, trace.run)
+            key = trace.run if trace.processes or trace.commands else (number, trace.run)
             grouped.setdefault(key, []).append(trace)
     runs = [analyse(one_trace(t), allow_unlocked=allow_unlocked) for t in grouped.values()]
     return [*runs, *(log_run(path, run) for path in dict.fromkeys(logs))]
@@ -52,40 +51,23 @@ def _traces_of(path: Path, run: str | None, progress: Progress | None) -> list[T
     return traces
 
 
-def _worst_end(traces: Sequence[Trace]) -> RunFile | None:
-    """The run.json of the host whose command ended worst: it must not hide behind another's."""
-    known = [trace for trace in traces if trace.meta is not None]
-    return min(known, key=_how_well).meta if known else None
-
-
-def _how_well(trace: Trace) -> tuple[bool, bool]:
-    """How a run ended, the worst first: a failure, no end, an end in order."""
-    return failed(trace) is None, trace.meta is not None and ended(trace.meta)
-
-
-def ends_worse(one: RunFile | None, other: RunFile | None) -> bool:
-    """Whether the first of two ends of a run is the worse one; an end is worse than none."""
-    if one is None or other is None:
-        return one is not None
-    first, second = (Trace(Path(), meta.run, [], meta) for meta in (one, other))
-    return _how_well(first) < _how_well(second)
-
-
 def one_trace(traces: list[Trace]) -> Trace:
     """One trace of all the processes of some of one run, each once.
 
     Raises WstraceError where a file has gone since it was read.
     """
-    first = traces[0]
+    first = next((trace for trace in traces if trace.processes), traces[0])
+    commands = distinct(meta for trace in traces for meta in trace.commands)
     processes = {str(p.path.resolve()): p for trace in traces for p in trace.processes}
     once = kept_once([(Path(file), p.header) for file, p in processes.items()])
     return Trace(
         path=first.path,
         run=first.run,
         processes=[processes[file.path] for file in once.files],
-        meta=_worst_end(traces),
+        meta=together(commands),
         notes=list(dict.fromkeys([*(n for t in traces for n in t.notes), *once.words])),
         doubts=list(dict.fromkeys([*(d for t in traces for d in t.doubts), *once.doubts])),
         unread=sum(trace.unread for trace in traces),
         among_others=any(trace.among_others for trace in traces),
+        commands=commands,
     )

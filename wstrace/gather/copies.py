@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
@@ -235,6 +235,12 @@ class Copies:
         query = "select name from processes where folder = ? and process = ?"
         found_name = self._db.execute(query, (folder.name, process)).fetchone()
         return str(found_name[0]) if found_name else ""
+
+    def ends(self, folder: Path, column: Literal["source", "digest"], value: str) -> list[str]:
+        """The names of the run.json files there that came from a source or have a digest."""
+        query = f"select name from copies where folder = ? and kept and {column} = ?"
+        names = (str(name) for (name,) in self._db.execute(query, (folder.name, value)))
+        return sorted({name for name in names if kind_of(name) == "end"})
 
     def keeps(self, folder: Path, process: str, name: str) -> None:
         """A process's records have that name now, unless they have one."""

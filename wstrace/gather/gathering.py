@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from wstrace.errors import WstraceError
-from wstrace.file_names import RUN_FILE, SUFFIX, named_run, part_of_name
-from wstrace.fleet.found_files import FoundFile, kind_of, look, named_kind, process_of, shown
-from wstrace.gate.runs import ends_worse
+from wstrace.file_names import RUN_FILE, SUFFIX, command_file, named_run, part_of_name
+from wstrace.fleet.found_files import FoundFile, kind_of, look, named_kind, process_of
 from wstrace.gather.copies import LOGS, PART, UNREAD, Copied, Copies, alone, file_name
 from wstrace.gather.places import FarFile, Place, UnansweredError, why
 from wstrace.trace.cleaning import clean_text
@@ -164,7 +163,7 @@ def _place(
     """Give a copied file its name, in its run's folder."""
     shared = LOGS if found.kind == "log" else "" if found.run else UNREAD
     folder = copies.place(found.run, shared)
-    target = folder / _name(found, folder, shared, copies, done)
+    target = folder / _name(found, source, folder, shared, copies, done)
     there = look(str(target), found.kind) if target.exists() else None
     same = there is not None and there.digest == found.digest
     better = there is None or (not same and _better(found, there, done))
@@ -178,13 +177,15 @@ def _place(
     copies.add(folder, copied)
 
 
-def _name(found: FoundFile, folder: Path, shared: str, copies: Copies, done: Gathered) -> str:
+def _name(
+    found: FoundFile, source: str, folder: Path, shared: str, copies: Copies, done: Gathered
+) -> str:
     """The name that a file gets: a process has one, whatever its file is called."""
     name = Path(found.path).name
     if shared:
         return f"{found.digest[:8]}-{name}"
     if found.kind == "end":
-        return RUN_FILE
+        return _end_name(found, source, folder, copies)
     if found.wrong:
         return name
     known = copies.of_process(folder, found.process)
@@ -212,17 +213,37 @@ def _is_taken(target: Path) -> bool:
     return target.exists() and bool(process_of(target))
 
 
+def _end_name(found: FoundFile, source: str, folder: Path, copies: Copies) -> str:
+    """The name of a command's run.json: each command of a launch keeps its own."""
+    same = copies.ends(folder, "digest", found.digest)
+    earlier = (n for n in copies.ends(folder, "source", source) if _goes_on(folder / n, found))
+    name = next(iter(same), None) or next(earlier, None)
+    if name is None and (folder / RUN_FILE).exists():
+        name = command_file(found.run, found.digest[:16])
+    return name or RUN_FILE
+
+
+def _goes_on(there: Path, found: FoundFile) -> bool:
+    """Whether a run.json, of the same place as one that is there, is of the same command."""
+    try:
+        old = read_run(there)
+        new = None if found.wrong else read_run(Path(found.path))
+    except WstraceError:
+        return True  # what could not be read
+    if old is None or new is None:
+        return old is None
+    begun = (old.command, old.config, old.started) == (new.command, new.config, new.started)
+    return begun and not old.over
+
+
 def _marked(name: str, mark: str) -> str:
     return f"{name.removesuffix(SUFFIX)[:180]}-{mark}{SUFFIX}"
 
 
 def _better(new: FoundFile, old: FoundFile, done: Gathered) -> bool:
     """Whether a file takes the place of another one of its name."""
-    if new.kind == "end" and new.wrong:
-        done.words.append(f"{shown(new.wrong)}; another one of its run is there")
-        return False
     if new.kind == "end":
-        return bool(old.wrong) or ends_worse(read_run(Path(new.path)), read_run(Path(old.path)))
+        return True  # the same command's: `_end_name` gives another's a name of its own
     done.words.append(
         f"{Path(old.path).name} was there with other bytes: the longer one is kept"
     )

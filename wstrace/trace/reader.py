@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from wstrace.errors import WstraceError, one_line
-from wstrace.file_names import KEPT_RUN_FILES, SUFFIX, trace_file_kind
+from wstrace.file_names import KEPT_RUN_FILES, SUFFIX, command_file, trace_file_kind
 from wstrace.trace.collapsing import RunLines
 from wstrace.trace.each_once import Kept, ReadableCopy, each_once
 from wstrace.trace.gaps import gaps
@@ -23,7 +23,7 @@ from wstrace.trace.process_file import (
     unreadable,
 )
 from wstrace.trace.records import Header
-from wstrace.trace.run_file import RunFile, find_run, run_files
+from wstrace.trace.run_file import RunFile, find_commands, run_files, together
 from wstrace.trace.unread import (
     end_alone,
     holds_nothing,
@@ -43,6 +43,7 @@ COLLAPSED_FROM: Final = 64 << 20
 class Trace:
     """One run: its processes, run.json where there is one, and what the reader has to say.
 
+    `commands` are the run.json of each command of the launch, `meta` what they say together.
     `doubts` are what keeps the trace from showing that its run was clean. `alive` are the pids
     of processes that are known to run: what they did so far is whole. `unread`: trace files
     that hold nothing, where no other is there. `among_others`: its folder holds, or may hold,
@@ -58,6 +59,11 @@ class Trace:
     alive: frozenset[int] = frozenset()
     unread: int = 0
     among_others: bool = False
+    commands: Sequence[RunFile] = ()
+
+    def __post_init__(self) -> None:
+        if self.meta is not None and not self.commands:
+            self.commands = [self.meta]
 
     def as_typed(self, path: Path) -> str:
         """`path` as the words of a command that reads this run from it, and not another's."""
@@ -77,24 +83,32 @@ def load_trace(
     another format.
     """
     files = _files(path)
-    meta, doubts = _run_of(path, run)
+    commands, doubts = _run_of(path, run)
+    meta = together(commands)
     if not files:
         told, there = ["no trace file in this folder"], len(special_files(path))
-        return Trace(path, run or "", [], meta, told[there:], doubts, unread=there)
+        named = meta.run if meta is not None else run or ""
+        return Trace(
+            path, named, [], meta, told[there:], doubts, unread=there, commands=commands
+        )
     headers, torn = _headers(path, files)
     if not headers:
         if meta is None:
             raise holds_nothing(path, [*torn, *special_files(path)])
         there = len(torn + special_files(path))
-        return Trace(path, meta.run, [], meta, [], doubts + torn, unread=there)
+        doubts += torn
+        return Trace(path, meta.run, [], meta, [], doubts, unread=there, commands=commands)
     if meta is not None and _left_nothing(path, meta, run, [h for _, h in headers]):
         runs = ", ".join(sorted({one_line(header.run) for _, header in headers})[:4])
         note = (
             f"run {one_line(meta.run)} left no trace file; there are those of {runs}: --run ID"
         )
-        return Trace(path, meta.run, [], meta, [note], doubts, among_others=True)
+        return Trace(
+            path, meta.run, [], meta, [note], doubts, among_others=True, commands=commands
+        )
     chosen, notes = _choose_run(path, [h.run for _, h in headers], run, headers)
-    meta, doubts = _run_of(path, chosen)
+    commands, doubts = _run_of(path, chosen)
+    meta = together(commands)
     processes = []
     of_run = [(file, header) for file, header in headers if header.run == chosen]
     once = kept_once(of_run)
@@ -109,9 +123,16 @@ def load_trace(
                 progress(file.stat().st_size)
     doubts += _parents_gone(path, processes, {file.name for file, _ in of_run})
     doubts += once.doubts + torn
-    trace = Trace(path, chosen, processes, meta, notes + once.words, doubts)
-    trace.among_others = len(headers) > len(of_run) or any(path.glob(KEPT_RUN_FILES))
+    notes += once.words
+    trace = Trace(path, chosen, processes, meta, notes, doubts, commands=commands)
+    trace.among_others = len(headers) > len(of_run) or _other_ends(path, chosen)
     return trace
+
+
+def _other_ends(path: Path, run: str) -> bool:
+    """Whether a folder has a run.json that was kept of another run."""
+    own = command_file(run, "*")
+    return any(not file.match(own) for file in path.glob(KEPT_RUN_FILES))
 
 
 def kept_once(files: Sequence[tuple[Path, Header]]) -> Kept[ReadableCopy]:
@@ -122,12 +143,16 @@ def kept_once(files: Sequence[tuple[Path, Header]]) -> Kept[ReadableCopy]:
         raise unreadable(Path(error.filename), error) from error
 
 
-def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
+def load_files(
+    files: Sequence[Path], run: str, folder: Path, ends: Iterable[Path] = ()
+) -> Trace:
     """One run from those of its files that can be read; what is wrong with another is a doubt.
 
-    `folder` is where its run.json is looked for; what is wrong with that comes last.
+    `folder` is where its run.json is looked for; what is wrong with that comes last. `ends`:
+    those of the run that lie there under any name.
     """
-    meta, of_end = find_run(folder, run)
+    commands, of_end = find_commands(folder, run, ends)
+    meta = together(commands)
     doubts: list[str] = []
     processes = []
     collapse = _shared(files)
@@ -151,7 +176,9 @@ def load_files(files: Sequence[Path], run: str, folder: Path) -> Trace:
     # a command may name the run in any case
     others = bool(files) or bool(trace_files(folder))
     unread = 0 if processes else len(files)
-    return Trace(folder, run, processes, meta, [], doubts, unread=unread, among_others=others)
+    trace = Trace(folder, run, processes, meta, [], doubts, unread=unread)
+    trace.among_others, trace.commands = others, commands
+    return trace
 
 
 def _shared(files: Sequence[Path]) -> RunLines | None:
@@ -193,14 +220,15 @@ def _parents_gone(path: Path, processes: list[ProcessTrace], names: set[str]) ->
     ]
 
 
-def _run_of(path: Path, run: str | None) -> tuple[RunFile | None, list[str]]:
-    """`find_run`; of a whole folder, what was lost when the run ended is a doubt as well."""
-    meta, doubts = find_run(path, run)
+def _run_of(path: Path, run: str | None) -> tuple[list[RunFile], list[str]]:
+    """`find_commands`; of a whole folder, what was lost when they ended is a doubt as well."""
+    commands, doubts = find_commands(path, run)
+    meta = together(commands)
     if meta is not None and path.is_dir():
         doubts += map(one_line, meta.lost)
     if meta is not None:
         doubts += _shorter(path, meta)
-    return meta, doubts + (special_files(path) if path.is_dir() else [])
+    return commands, doubts + (special_files(path) if path.is_dir() else [])
 
 
 def sizes_of(folder: Path, run: str) -> dict[str, int]:

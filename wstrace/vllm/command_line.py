@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -142,6 +142,13 @@ def engines(words: Sequence[str]) -> Engines:
     nodes = _count(words, 1, "--nnodes", "-n")
     local = _count(words, max(size // nodes, 1), "--data-parallel-size-local", "-dpl")
     return Engines(min(local, size), size)
+
+
+def engines_of(commands: Iterable[Sequence[str]]) -> Engines:
+    """How many data-parallel engines the commands of one launch promise together."""
+    promised = [engines(words) for words in commands] or [engines([])]
+    everywhere = max(one.everywhere for one in promised)
+    return Engines(min(sum(one.here for one in promised), everywhere), everywhere)
 
 
 def _count(words: Sequence[str], default: int, *names: str) -> int:

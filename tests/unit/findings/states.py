@@ -33,6 +33,7 @@ from tests.unit.findings.ranks_apart import (
     stops_long_before,
     two_engines_of_a_dense_model,
 )
+from wstrace.file_names import command_file
 from wstrace.findings.analysed_run import AnalysedRun, analyse, load_run
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import (
@@ -47,9 +48,22 @@ from wstrace.trace.records import (
     ReserveEvent,
     Slot,
 )
-from wstrace.trace.run_file import RunFile, read_run
+from wstrace.trace.run_file import RunFile, read_run, together
 
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_traces"
+
+
+def one_silent_command() -> AnalysedRun:
+    """Two commands of a launch, of which one names the only file."""
+    worker = process(*CLEAN)
+    worker.sized = True
+    had = {worker.path.name: 1}
+    metas = [
+        RunFile("run1", ["vllm", name], "", "0.1.0", exit_code=0, sizes=sizes)
+        for name, sizes in (("first", had), ("second", {}))
+    ]
+    trace = Trace(Path("trace"), "run1", [worker], together(metas), commands=metas)
+    return analyse(trace)
 
 
 def noted(text: str, piece: str = "") -> AnalysedRun:
@@ -274,6 +288,10 @@ def written(run: AnalysedRun, folder: Path) -> None:
         sized = {name: size for name, size in sizes.items() if size}
         meta = msgspec.structs.replace(run.trace.meta, run=run.trace.run, sizes=sized)
         (folder / "run.json").write_bytes(msgspec.json.encode(meta))
+    for number, meta in enumerate(run.trace.commands[1:]):
+        (folder / command_file(run.trace.run, f"{number:x}")).write_bytes(
+            msgspec.json.encode(meta)
+        )
 
 
 @dataclass(frozen=True)
@@ -371,6 +389,9 @@ STATES = {
     "an engine without a trace": State(
         lambda _: one_engine_of("--data-parallel-size", "2"),
         "1 of 2 data-parallel engines left no trace",
+    ),
+    "a command without a trace": State(
+        lambda _: one_silent_command(), "1 of 2 commands of this run left no trace"
     ),
     "no end": State(lambda _: without_an_end(), "run.json has no end: the command still ran"),
     "no run.json": State(

@@ -84,7 +84,7 @@ def test_a_file_that_has_grown_is_copied_again_and_a_shorter_one_is_not_taken(
     assert copy.read_bytes() == whole
 
 
-def test_the_worst_end_of_a_run_is_kept(tmp_path: Path) -> None:
+def test_the_worst_end_of_a_run_counts(tmp_path: Path) -> None:
     write_run(Plan(run="a"), tmp_path / "good")
     for end in (tmp_path / "good").rglob("run.*.json"):
         bad = tmp_path / "bad" / end.name
@@ -93,7 +93,100 @@ def test_the_worst_end_of_a_run_is_kept(tmp_path: Path) -> None:
     for order in (("good", "bad"), ("bad", "good")):
         here = tmp_path / "-".join(order)
         bring(*(str(tmp_path / name) for name in order), "-o", str(here))
-        assert json.loads((here / "a" / "run.json").read_text())["exit_code"] == 9
+        meta = load_run(here / "a").trace.meta
+        assert meta is not None
+        assert meta.exit_code == 9
+
+
+ENDED = ("ended", "exit_code", "sizes")
+GONE = "gone.wst.jsonl: records were lost: No space left on device"
+
+
+def _launch(
+    folder: Path, first: dict[str, object], second: dict[str, object]
+) -> tuple[Path, Path]:
+    """A dense launch of two engines from two commands, of which the first left a trace."""
+    both = ["vllm", "serve", "fleet-8b", "--data-parallel-size=2", "-dpl", "1"]
+    written = write_run(Plan(run="r1"), folder / "A")
+    (end,) = (folder / "A").rglob("run.*.json")
+    meta = json.loads(end.read_text())
+    sizes = {file.name: file.stat().st_size for file in written.files.values()}
+    end.unlink()
+    (folder / "B").mkdir()
+    (folder / "A" / "node0" / "run.json").write_text(
+        json.dumps(meta | {"command": both, "sizes": sizes} | first)
+    )
+    headless = [*both, "--headless", "--data-parallel-start-rank", "1"]
+    (folder / "B" / "run.json").write_text(json.dumps(meta | {"command": headless} | second))
+    return folder / "A" / "node0", folder / "B"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        ({}, {}, "1 of 2 data-parallel engines left no trace"),
+        ({"command": ["vllm"]}, {"command": ["vllm"]}, "1 of 2 commands of this run left no"),
+        ({}, {"lost": [GONE]}, GONE),
+        ({"lost": [GONE]}, {}, GONE),
+        ({}, {"sizes": {"b.wst.jsonl": 9}}, "b.wst.jsonl was there when the command ended"),
+        ({}, {"exit_code": 9}, "ended with exit code 9"),
+        ({}, {"ended": None, "exit_code": None}, "1 of 2 data-parallel engines left no trace"),
+    ],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_folders_of_a_launch_and_the_gathered_one_are_judged_alike(
+    first: dict[str, object], second: dict[str, object], why: str, order: int, tmp_path: Path
+) -> None:
+    places = [str(folder) for folder in _launch(tmp_path, first, second)][::order]
+    here = tmp_path / "here"
+    assert bring(*places, "-o", str(here))[0] == 0
+    for folders in (places, [str(here / "r1")], [*places, str(here / "r1")]):
+        told = wstrace("gate", *folders)
+        assert (told.returncode, why in told.stdout) == (3, True), (folders, told.stdout)
+        assert told.stdout.count("\nrun ") == 1
+    for folder in (tmp_path, here):
+        words = ("fleet", str(folder), "--no-cache", "--jobs", "1", "--format", "json")
+        (row,) = json.loads(wstrace(*words).stdout)["runs"]
+        assert row["verdict"] == "inconclusive", row["words"]
+
+
+def test_two_whole_commands_of_a_launch_are_clean_in_one_folder(tmp_path: Path) -> None:
+    written = write_run(Plan(run="r1", ranks=2, hosts=2), tmp_path)
+    (end,) = tmp_path.rglob("run.*.json")
+    meta = json.loads(end.read_text())
+    end.unlink()
+    for file in written.files.values():
+        sizes = {file.name: file.stat().st_size}
+        (file.parent / "run.json").write_text(json.dumps(meta | {"sizes": sizes}))
+    places = [str(tmp_path / name) for name in ("node0", "node1")]
+    here = tmp_path / "here"
+    bring(*places, "-o", str(here))
+    assert len(names(here / "r1")) == 4
+    run = load_run(here / "r1")
+    assert (run.verdict(), run.trace.among_others) == ("clean", False)
+    assert len(run.trace.commands) == 2
+    assert "the worst of its 2 commands ended" in run.rests_on.command
+    again = tmp_path / "again"
+    bring(str(here), *places, "-o", str(again))
+    assert sorted(names(again / "r1")) == sorted(names(here / "r1"))
+
+
+def test_a_commands_end_takes_the_place_of_its_own_beginning(tmp_path: Path) -> None:
+    folders = _launch(tmp_path, {}, {})
+    ends = [folder / "run.json" for folder in folders]
+    whole = [end.read_text() for end in ends]
+    for end, text in zip(ends, whole, strict=True):
+        begun = {key: v for key, v in json.loads(text).items() if key not in ENDED}
+        end.write_text(json.dumps(begun))
+    words = (*map(str, folders), "-o", str(tmp_path / "here"))
+    for texts in (None, whole, whole):
+        for end, text in zip(ends, texts or (), strict=False):
+            end.write_text(text)
+        bring(*words)
+        there = list((tmp_path / "here" / "r1").glob("run*.json"))
+        assert sorted(p.read_text() for p in there) == sorted(p.read_text() for p in ends)
+    assert "3 there before" in bring(*words)[1]
+    assert wstrace("gather", "--check", "-o", str(tmp_path / "here")).returncode == 0
 
 
 def test_a_run_id_that_is_no_file_name_stays_inside(tmp_path: Path) -> None:

@@ -273,8 +273,10 @@ def test_other_files_that_lay_in_the_same_place_are_known_too(tmp_path: Path) ->
         (far / "run.json").write_text(text)
         assert bring(far, here).copied == 2
         assert checked(here) == []
-    assert json.loads((here / "a" / "run.json").read_text())["exit_code"] == 1
-    assert len(load_run(here / "a").workers) == 2
+    run = load_run(here / "a")
+    assert run.trace.meta is not None
+    assert run.trace.meta.exit_code == 1
+    assert len(run.workers) == 2
     assert (bring(far, here).known, checked(here)) == (2, [])
 
 

@@ -173,10 +173,8 @@ class _Watch:
     def ended(self) -> bool:
         """True when run.json of the followed run has its end; without one, when all its workers
         wrote theirs."""
-        from wstrace.findings.ends import ended
-
         if self.meta is not None:
-            return ended(self.meta)
+            return self.meta.over
         workers = [p for p in self.state.of_run(self.tail.followed()) if p.worker is not None]
         return bool(workers) and all(worker.ended for worker in workers)
 

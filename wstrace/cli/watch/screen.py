@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from wstrace.cli.watch.state import ProcessState, RunState, SlotState
-from wstrace.findings.ends import ended
 from wstrace.trace.records import Slot
 from wstrace.trace.run_file import RunFile
 from wstrace.units import human, plural
@@ -51,7 +50,7 @@ def status(run: str | None, meta: RunFile | None, processes: Sequence[ProcessSta
     """How far the run is, by its run.json, else by its workers' own last words."""
     if run is None:
         return "no process yet"
-    if meta is not None and meta.run == run and ended(meta):
+    if meta is not None and meta.run == run and meta.over:
         code = "unknown" if meta.exit_code is None else meta.exit_code
         return f"ended, exit code {code}"
     workers = [p for p in processes if p.worker is not None]
