@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Self
 import msgspec
 
 from wstrace.errors import WstraceError, one_line
-from wstrace.file_names import SUFFIX, name_of_its_own, part_of_name
+from wstrace.file_names import SUFFIX, name_of_its_own, named_run, part_of_name
 from wstrace.files import write_whole
 from wstrace.fleet.found_files import kind_of, process_of, shown
 from wstrace.gather.places import FarFile
@@ -42,7 +42,7 @@ create table copies (
 create index sources on copies (source);
 create table processes (folder text, process text, name text, primary key (folder, process));
 create table folders (folder text primary key, run text, changed integer);
-create table listed (path blob, size integer, mark text, node text, source text);
+create table listed (place integer, path blob, size integer, mark text, node text, source text);
 create index listed_sources on listed (source);
 """
 
@@ -163,12 +163,19 @@ class Copies:
         (self.folder / JOURNAL).unlink(missing_ok=True)
         self._db.close()
 
-    def listed(self, files: Iterator[FarFile]) -> int:
+    def listed(self, files: Iterator[FarFile], place: int = 0) -> int:
         """Take the list of a place, without the copies here; returns how many files."""
-        self._db.execute("delete from listed")
         others = (file for file in files if not self._is_copy(file))
-        rows = ((os.fsencode(f.path), f.size, f.mark, f.node, f.source) for f in others)
-        return self._db.executemany("insert into listed values (?,?,?,?,?)", rows).rowcount
+        rows = ((place, os.fsencode(f.path), f.size, f.mark, f.node, f.source) for f in others)
+        return self._db.executemany("insert into listed values (?,?,?,?,?,?)", rows).rowcount
+
+    def has_run(self, run: str) -> bool:
+        """Whether a file of the lists, by its name, or a folder here is of that very run."""
+        if self._db.execute("select 1 from folders where run = ?", (run,)).fetchone():
+            return True
+        paths = self._db.execute("select path from listed")
+        names = (shown(os.path.basename(os.fsdecode(path))) for (path,) in paths)
+        return any(part_of_name(named_run(name)) == part_of_name(run) for name in names)
 
     def _is_copy(self, file: FarFile) -> bool:
         """Whether a file lies in this folder because it was brought here."""
@@ -198,10 +205,10 @@ class Copies:
                 if file.name not in names and kind_of(file.name) is not None:
                     file.unlink()
 
-    def to_look_at(self) -> Iterator[FarFile]:
-        """The list, in the order of nodes and names."""
-        query = "select path, size, mark, node from listed order by node, path"
-        for path, size, mark, node in self._db.execute(query):
+    def to_look_at(self, place: int = 0) -> Iterator[FarFile]:
+        """The list of a place, in the order of nodes and names."""
+        query = "select path, size, mark, node from listed where place = ? order by node, path"
+        for path, size, mark, node in self._db.execute(query, (place,)):
             yield FarFile(os.fsdecode(path), size, mark, node)
 
     def run_of(self, source: str, file: FarFile) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -63,39 +63,76 @@ def gather(
     *,
     only_listed: bool = False,
 ) -> Gathered:
-    """Bring the files of `places` (each with its name) below `folder`; `run`: only this one.
+    """Bring the files of `places` (each with its name) below `folder`; `run`: only this one, or
+    those whose ids begin so where none is called so.
 
     A file or a place that cannot be read is told in `failed`, and the rest goes on. Another
-    call that works in `folder` is waited for, which `say` is told. `only_listed`, for one
-    place: what it has no longer goes here too, unless a part could not be listed. Raises
-    WstraceError where a manifest cannot be read, and OSError where `folder` cannot be written.
+    call that works in `folder` is waited for, which `say` is told. `only_listed`: what no place
+    has any longer goes here too, unless a part could not be listed. Raises WstraceError where a
+    manifest cannot be read, and OSError where `folder` cannot be written.
     """
     done = Gathered()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with alone(folder, lambda: say(BUSY)), Copies(folder) as copies:
-        for name, place in places:
-            total, whole = _listed(name, place, copies, done)
-            if only_listed and whole:
-                copies.forget_unlisted()
-            unanswered = 0
-            for number, file in enumerate(copies.to_look_at(), 1):
-                answered = _one(place, file, copies, run, done)
-                unanswered = 0 if answered else unanswered + 1
-                tell(name, number, total)
-                if unanswered == PATIENCE and number < total:
-                    left = plural(total - number, "more file")
-                    done.failed.append(clean_text(f"{name}: {left}: it no longer answers"))
-                    break
+        lists = [
+            (name, place, *_listed(name, place, number, copies, done))
+            for number, (name, place) in enumerate(places)
+        ]
+        if only_listed and all(whole for *_, whole in lists):
+            copies.forget_unlisted()
+        asked = _WantedRun(run, bool(run) and copies.has_run(run or ""))
+        for number, (name, place, total, _) in enumerate(lists):
+            files = copies.to_look_at(number)
+            _take(name, place, files, total, copies, asked, done, tell)
         done.runs = copies.counts()
         done.passed_over = copies.passed_over
     return done
 
 
-def _listed(name: str, place: Place, copies: Copies, done: Gathered) -> tuple[int, bool]:
+@dataclass
+class _WantedRun:
+    """The run that is asked for, None or empty for all; `exact`: one has this very id."""
+
+    run: str | None
+    exact: bool
+
+    def takes(self, found: str) -> bool:
+        """Whether a file of that run is wanted."""
+        if not self.run:
+            return True
+        self.exact = self.exact or found == self.run
+        return found == self.run if self.exact else found.startswith(self.run)
+
+
+def _take(
+    name: str,
+    place: Place,
+    files: Iterator[FarFile],
+    total: int,
+    copies: Copies,
+    asked: _WantedRun,
+    done: Gathered,
+    tell: Tell,
+) -> None:
+    """Bring the `total` files of one place."""
+    unanswered = 0
+    for number, file in enumerate(files, 1):
+        answered = _one(place, file, copies, asked, done)
+        unanswered = 0 if answered else unanswered + 1
+        tell(name, number, total)
+        if unanswered == PATIENCE and number < total:
+            left = plural(total - number, "more file")
+            done.failed.append(clean_text(f"{name}: {left}: it no longer answers"))
+            break
+
+
+def _listed(
+    name: str, place: Place, number: int, copies: Copies, done: Gathered
+) -> tuple[int, bool]:
     """How many files a place has, and whether that is all of them."""
     total, whole = 0, False
     try:
-        total = copies.listed(place.files())
+        total = copies.listed(place.files(), number)
         whole = not place.wrong
     except OSError as error:
         whole = isinstance(error, FileNotFoundError)  # nothing is there
@@ -111,31 +148,33 @@ def _listed(name: str, place: Place, copies: Copies, done: Gathered) -> tuple[in
     return total, whole
 
 
-def _one(place: Place, file: FarFile, copies: Copies, run: str | None, done: Gathered) -> bool:
+def _one(
+    place: Place, file: FarFile, copies: Copies, asked: _WantedRun, done: Gathered
+) -> bool:
     """Bring a file that is not there yet; False where its place gave no answer."""
     source = file.source
     known = copies.run_of(source, file)
     if known is not None:
-        if _is_asked_for(run, known, done):
+        if _is_asked_for(asked, known, done):
             done.known += 1
         return True
     try:
-        _bring(place, file, source, copies, run, done)
+        _bring(place, file, source, copies, asked, done)
     except OSError as error:
         done.failed.append(clean_text(f"{source}: {why(error)}"))
         return not isinstance(error, UnansweredError)
     return True
 
 
-def _is_asked_for(run: str | None, found: str, done: Gathered) -> bool:
-    asked = run is None or found.startswith(run)
-    if not asked:
+def _is_asked_for(asked: _WantedRun, found: str, done: Gathered) -> bool:
+    wanted = asked.takes(found)
+    if not wanted:
         done.others.add(found)
-    return asked
+    return wanted
 
 
 def _bring(
-    place: Place, file: FarFile, source: str, copies: Copies, run: str | None, done: Gathered
+    place: Place, file: FarFile, source: str, copies: Copies, asked: _WantedRun, done: Gathered
 ) -> None:
     with tempfile.TemporaryDirectory(dir=copies.folder, prefix=PART) as folder:
         part = Path(folder, file_name(file.name))
@@ -151,7 +190,7 @@ def _bring(
         found = look(str(part), kind_of(part.name) or named_kind(part))
         if found.digest != made.hexdigest():
             raise OSError(f"what was written is not what was read ({found.wrong})")
-        if _is_asked_for(run, found.run, done):
+        if _is_asked_for(asked, found.run, done):
             done.copied += 1
             done.bytes += found.size
             _place(found, file, source, copies, done)

@@ -53,6 +53,23 @@ def test_only_the_run_that_is_asked_for(tmp_path: Path) -> None:
     assert [folder.name for folder in (tmp_path / "here").iterdir()] == ["b1"]
 
 
+@pytest.mark.parametrize("asked", ["s-1", "s-10", "s-", "a b"])
+def test_a_run_whose_whole_id_begins_anothers_is_brought_alone(
+    asked: str, tmp_path: Path
+) -> None:
+    """Also where the other one is in another place, and comes first."""
+    there = ["s-10", "s-11", "s-1", "a b", "a b2"]
+    for name in there:
+        write_run(Plan(run=name), tmp_path / f"far{there.index(name)}")
+    places = [str(tmp_path / f"far{number}") for number in range(len(there))]
+    wanted = [asked] if asked in there else ["s-1", "s-10", "s-11"]
+    for _ in range(2):
+        words = (*places, "-o", str(tmp_path / "here"), "--run", asked)
+        assert bring(*words)[0] == 0
+        made = {folder.name for folder in (tmp_path / "here").iterdir()}
+        assert made == {folder_name(name) for name in wanted}
+
+
 def test_what_is_there_is_not_copied_again(tmp_path: Path) -> None:
     write_run(Plan(run="a", ranks=2), tmp_path / "far")
     words = (str(tmp_path / "far"), "-o", str(tmp_path / "here"))
