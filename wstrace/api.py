@@ -149,7 +149,7 @@ class Trace:
         such as `2GiB`. A log takes `limits` only. Raises WstraceError where one is not
         understood, and where there is nothing to reserve.
         """
-        from wstrace.known_sites.given import Giver, numbers
+        from wstrace.known_sites.given import Giver, settings
         from wstrace.planning.from_run import plan_run
         from wstrace.planning.plan import Wishes, refuse_empty_reserve
         from wstrace.units import as_text, parse_bytes
@@ -157,7 +157,7 @@ class Trace:
         wishes = Wishes(
             cover={as_text(site): as_text(choice) for site, choice in _items("cover", cover)},
             budget=None if budget is None else parse_bytes(as_text(budget)),
-            limits=numbers(_items("limits", limits), Giver("limits", _EXAMPLES["limits"])),
+            limits=settings(_items("limits", limits), Giver("limits", _EXAMPLES["limits"])),
         )
         if isinstance(self._run, LogRun):
             return _plan_log(self._run, wishes)
@@ -210,6 +210,7 @@ def _items(name: str, given: object) -> Iterable[tuple[object, object]]:
 
 def _plan_log(run: LogRun, wishes: Wishes) -> ReservePlan:
     """The reserve that a log calls for, read again with the numbers that it lacks."""
+    from wstrace.known_sites.given import numbers_of, words_of
     from wstrace.triage.diagnose.numbers import Given, refuse_unknown
     from wstrace.triage.reserve_plan import plan_report
 
@@ -217,6 +218,7 @@ def _plan_log(run: LogRun, wishes: Wishes) -> ReservePlan:
         raise WstraceError(
             "A log says too little for cover= and budget=.", "Record a trace: wstrace run."
         )
-    given = Given(dict(wishes.limits or {}), option="limits")
+    told = wishes.limits or {}
+    given = Given(numbers_of(told), option="limits", words=words_of(told))
     refuse_unknown(given)
     return plan_report(log_run(run.trace.path, given=given).report)

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wstrace.cli.settings import integers, pairs
+from wstrace.cli.settings import settings as read_settings
 from wstrace.errors import WstraceError, did_you_mean
 from wstrace.expr.expression import parse
+from wstrace.known_sites.given import numbers_of, words_of
 from wstrace.vllm import dispatch
-from wstrace.vllm.limits import rows
 from wstrace.vllm.model_config import (
     expert_parallel_size,
     expert_ranks,
@@ -34,8 +34,8 @@ def given_numbers(
     Raises WstraceError for a setting that is not understood or would be ignored, and for a
     layout that vLLM does not have.
     """
-    words, others = _words_of(settings)
-    values = integers(others, "max_model_len=32768")
+    told = read_settings(settings, "max_model_len=32768")
+    words, values = words_of(told), numbers_of(told)
     if site is not None:
         _refuse_unknown(values, site)
     if words:
@@ -50,20 +50,11 @@ def given_numbers(
     return read_model_config(model_config, values) | values
 
 
-def _words_of(settings: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The settings that are no numbers, by name, and the others as they were given."""
-    names = {row.name for row in rows("word")}
-    chosen = [s for s in settings if s.partition("=")[0].strip().replace("-", "_") in names]
-    words = pairs(chosen, "--set", "all2all_backend=deepep_high_throughput")
-    named = {name.replace("-", "_"): word for name, word in words.items()}
-    return named, [setting for setting in settings if setting not in chosen]
-
-
 def _dispatch(
     words: dict[str, str], values: dict[str, int], site: KnownSite | None
 ) -> dict[str, int]:
     """What the all2all of --set says of the rows; no other word is a number of a formula."""
-    wrong = sorted(words.keys() - {"all2all_backend"})
+    wrong = sorted(words.keys() - dispatch.WORDS)
     if wrong or site is None or "unread_dispatch" not in site.takes:
         subject = f"The rule {site.id}" if site is not None else "An expression"
         raise WstraceError(

@@ -1,16 +1,22 @@
-"""Numbers given by name, on a command line (`--set NAME=N`) or by a program (`limits=`)."""
+"""What is given by name, on a command line (`--set NAME=VALUE`) or by a program (`limits=`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from wstrace.errors import WstraceError
 from wstrace.known_sites.known import known_names
 from wstrace.units import as_text, whole_number
+from wstrace.vllm.limits import rows
 
+Told = int | str
 _SHOWN: Final = 40
+_WORD_NAMES: Final = frozenset(row.name for row in rows("word"))
+# matches: "deepep_low_latency"
+_WORD: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,59}")
 
 
 @dataclass(frozen=True)
@@ -21,32 +27,55 @@ class Giver:
     example: str
 
 
-def numbers(given: Iterable[tuple[object, object]], giver: Giver) -> dict[str, int]:
-    """The numbers by name: one grammar and one floor for commands, programs and logs.
+def settings(given: Iterable[tuple[object, object]], giver: Giver) -> dict[str, Told]:
+    """Numbers and words by name: one grammar and one floor for commands, programs and logs.
 
     Dashes in a name are underscores. A number is 32768, 25.6k (25600), 64K (65536) or 1.5GiB,
     or what Python prints as one of these; True and False are 1 and 0 of a switch. It is at
     least what vLLM's config can have: 1 for a size, 0 for a switch or a count. A name that
-    neither vLLM's config nor a known site has may be any integer. Raises WstraceError for
-    anything else, and for one name with two numbers.
+    neither vLLM's config nor a known site has may be any integer. What is a word in vLLM's
+    config (`all2all_backend`) is one here. Raises WstraceError for anything else, and for one
+    name with two values.
     """
-    found: dict[str, int] = {}
-    for given_name, value in given:
+    found: dict[str, Told] = {}
+    for given_name, given_value in given:
         name = as_text(given_name).strip().replace("-", "_")
-        text = as_text(value)
-        number = _switch(name, value) if isinstance(value, bool) else whole_number(text)
-        if number is None:
+        value = _value(name, given_value, giver)
+        if found.setdefault(name, value) != value:
             raise WstraceError(
-                f"{giver.option} {name}={text[:_SHOWN]}: not a whole number.",
-                f"For example: {giver.example}",
-            )
-        if found.setdefault(name, number) != number:
-            raise WstraceError(
-                f"{giver.option} gives {name} twice: {found[name]} and {number}.",
+                f"{giver.option} gives {name} twice: {found[name]} and {value}.",
                 "Keep one of the two.",
             )
-        _refuse_below_least(name, number, giver)
     return found
+
+
+def numbers_of(told: Mapping[str, Told]) -> dict[str, int]:
+    """Those that are numbers."""
+    return {name: value for name, value in told.items() if isinstance(value, int)}
+
+
+def words_of(told: Mapping[str, Told]) -> dict[str, str]:
+    """Those that are words."""
+    return {name: value for name, value in told.items() if isinstance(value, str)}
+
+
+def _value(name: str, value: object, giver: Giver) -> Told:
+    text = as_text(value)
+    if name in _WORD_NAMES:
+        if isinstance(value, str) and _WORD.fullmatch(text.strip()):
+            return text.strip()
+        raise WstraceError(
+            f"{giver.option} {name}={text[:_SHOWN]}: not a word.",
+            f"Write it as vLLM's flag has it: {name}=allgather_reducescatter.",
+        )
+    number = _switch(name, value) if isinstance(value, bool) else whole_number(text)
+    if number is None:
+        raise WstraceError(
+            f"{giver.option} {name}={text[:_SHOWN]}: not a whole number.",
+            f"For example: {giver.example}",
+        )
+    _refuse_below_least(name, number, giver)
+    return number
 
 
 def _switch(name: str, on: bool) -> int | None:

@@ -9,6 +9,7 @@ from wstrace.errors import WstraceError
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.codes import REFUSED_ELSEWHERE
 from wstrace.findings.ends import died_at
+from wstrace.known_sites.given import Told
 from wstrace.known_sites.known import known_names
 from wstrace.planning.earlier import BEHIND, Earlier, applied_config
 from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, p99, plan
@@ -18,6 +19,7 @@ from wstrace.runs.run import RunSite
 from wstrace.runs.worker import Worker, ranks_named
 from wstrace.trace.records import Memory, Slot
 from wstrace.units import human
+from wstrace.vllm import dispatch
 
 MOST_SIZES: Final = 4
 
@@ -113,10 +115,11 @@ def behind_the_end(run: AnalysedRun) -> list[NotCovered]:
     ]
 
 
-def _complete(ranks: Sequence[Worker], limits: Mapping[str, int]) -> dict[str, int]:
-    """Give the ranks the numbers that their config lacks, before any bound is made."""
+def _complete(ranks: Sequence[Worker], limits: Mapping[str, Told]) -> dict[str, Told]:
+    """Give the ranks the numbers that their config lacks, and the words that decide one, before
+    any bound is made."""
     recorded = set().union(*(worker.limits.keys() for worker in ranks))
-    known = known_names()
+    known = known_names().keys() | dispatch.WORDS
     given = {n: v for n, v in limits.items() if n not in recorded and n in known}
     for worker in ranks:
         worker.limits.update(given)
@@ -159,7 +162,7 @@ def _by_rank(site: RunSite) -> str:
     return f"the worst of {len(site.uses)} ranks: {'; '.join(told)}{more}"
 
 
-def engine_of(ranks: Sequence[Worker], given: Mapping[str, int]) -> Engine:
+def engine_of(ranks: Sequence[Worker], given: Mapping[str, Told]) -> Engine:
     """The engine of these ranks; memory and counted bytes of the rank that has least."""
     recorded = {name: value for name, value in ranks[0].limits.items() if name not in given}
     slots = {slot for worker in ranks for slot in worker.slots()} or {Slot()}

@@ -49,7 +49,7 @@ class Engine:
     """The engine that a plan is for: its limits, its slots, and what KV sizing did on the rank
     that has least.
 
-    `given` are numbers that its config lacks and the user gave. `counted` are the arena bytes
+    `given` is what its config lacks and the user gave. `counted` are the arena bytes
     that profiling paid for already, by slot; `pinned` those of old arenas that views or graphs
     keep alive. `complete` is False where only part of the limits is known, as from a log: the
     config then has no digest, compares the layout's known integers only (a log's words, `auto`
@@ -59,7 +59,7 @@ class Engine:
     limits: dict[str, Limit]
     slots: tuple[Slot, ...] = (Slot(),)
     memory: Memory | None = None
-    given: Mapping[str, int] = field(default_factory=dict)
+    given: Mapping[str, int | str] = field(default_factory=dict)
     counted: Mapping[Slot, int] = field(default_factory=dict)
     pinned: int = 0
     complete: bool = True
@@ -71,10 +71,10 @@ class Wishes:
 
     cover: Mapping[str, str] | None = None
     budget: int | None = None
-    limits: Mapping[str, int] | None = None
+    limits: Mapping[str, int | str] | None = None
 
 
-def what_ifs(wanted: Mapping[str, int], engine: Engine) -> Mapping[str, int]:
+def what_ifs(wanted: Mapping[str, int | str], engine: Engine) -> Mapping[str, int | str]:
     """The what-ifs among the wanted limits; those given for lack of a number are none.
 
     Raises WstraceError for an unknown name, an absurd value, or a layout number that was
@@ -88,9 +88,9 @@ def what_ifs(wanted: Mapping[str, int], engine: Engine) -> Mapping[str, int]:
                 did_you_mean(name, LIMIT_NAMES, most=3, cutoff=0.5)
                 or "docs/bounds.md lists the limits.",
             )
-        if isinstance(limits.get(name), str | list):
+        if isinstance(value, int) and isinstance(limits.get(name), str | list):
             raise WstraceError(f"{name} is no number.", "Only numbers can be tried with --set.")
-        if not 0 <= value <= _MOST:
+        if isinstance(value, int) and not 0 <= value <= _MOST:
             raise WstraceError(f"{name}={value} is out of range.", "Give 0 to 2**40.")
         if name in LAYOUT_NAMES and limits.get(name) not in (None, value):
             raise WstraceError(
@@ -98,6 +98,8 @@ def what_ifs(wanted: Mapping[str, int], engine: Engine) -> Mapping[str, int]:
                 f"about {value}.",
                 "Record a trace of that engine, or ask `wstrace bound` about a known site.",
             )
+        if isinstance(value, str) and value not in (limits.get(name), engine.given.get(name)):
+            raise WstraceError(f"{name} is no number.", "Only numbers can be tried with --set.")
     return {name: value for name, value in wanted.items() if name not in engine.given}
 
 

@@ -63,7 +63,7 @@ def read(paths: Sequence[str], given: Given) -> Report:
         try:
             diagnoses += _diagnosed(source, given)
         except WstraceError as error:
-            if source.alone or given.numbers:
+            if source.alone or given.told:
                 raise
             notes.append(_left_out(source, error))
     if not diagnoses:

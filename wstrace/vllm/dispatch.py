@@ -17,6 +17,8 @@ from wstrace.vllm.number import DP, TP
 if TYPE_CHECKING:
     Limit = int | str | bool | list[int] | None
 
+WORDS: Final = frozenset(("all2all_backend",))
+"""The settings that are words and decide a number of a formula."""
 _ALL_GATHER: Final = frozenset(("allgather_reducescatter", "naive"))
 _ROUTED: Final = frozenset(("deepep_high_throughput",))
 _PAIRWISE: Final = frozenset(("flashinfer_all2allv", "flashinfer_nvlink_two_sided"))

@@ -8,6 +8,7 @@ from wstrace.bounds.bound import Bound
 from wstrace.bounds.ways import bound_site
 from wstrace.trace.records import Request, Slot
 from wstrace.triage.diagnose.numbers import Given, values
+from wstrace.triage.extract.engine_settings import Value
 
 ROW = 7168 * 2
 ENGINE = {
@@ -94,11 +95,20 @@ def test_two_sided_all2all_hands_over_every_ranks_whole_step() -> None:
         (None, None, None),
     ],
 )
-def test_a_log_that_names_the_all2all_decides_its_rows(
-    backend: str | None, split: int | None, unread: int | None
+@pytest.mark.parametrize("by_person", [True, False])
+def test_who_names_the_all2all_of_a_log_decides_its_rows(
+    backend: str | None, split: int | None, unread: int | None, by_person: bool
 ) -> None:
-    flags = {"tensor_parallel_size": 8, "data_parallel_size": 2, "enable_expert_parallel": True}
-    found = values(flags | ({"all2all_backend": backend} if backend else {}), Given())
+    flags: dict[str, Value] = {
+        "tensor_parallel_size": 8, "data_parallel_size": 2, "enable_expert_parallel": True
+    }  # fmt: skip
+    named = {"all2all_backend": backend} if backend else {}
+    if by_person:
+        found = values(
+            {**flags, "all2all_backend": "mori"} if named else flags, Given(words=named)
+        )
+    else:
+        found = values({**flags, **named}, Given())
     assert found["expert_parallel_size"] == 16
     assert found.get("sequence_parallel_size") == split
     assert found.get("unread_dispatch") == unread

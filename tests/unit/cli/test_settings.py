@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wstrace.cli.settings import integers
+from wstrace.cli.settings import settings
 from wstrace.errors import WstraceError
 
 
@@ -27,7 +27,7 @@ from wstrace.errors import WstraceError
     ],
 )
 def test_a_number_is_read_as_vllm_reads_it(text: str, number: int) -> None:
-    ((name, value),) = integers([text], "a=1").items()
+    ((name, value),) = settings([text], "a=1").items()
     assert value == number
     assert name == text.partition("=")[0].strip().replace("-", "_")
 
@@ -43,13 +43,21 @@ def test_a_number_is_read_as_vllm_reads_it(text: str, number: int) -> None:
         (["max_model_len=" + "9" * 21], "not a whole number"),
         (["max_model_len=²"], "not a whole number"),
         (["max-model-len=1", "max_model_len=2"], "gives max_model_len twice: 1 and 2"),
+        (["all2all_backend=a b"], "not a word"),
+        (["all2all-backend=mori", "all2all_backend=naive"], "twice: mori and naive"),
         (["max_model_len"], "not NAME=VALUE"),
     ],
 )
-def test_what_is_no_number_of_a_config_is_refused(texts: list[str], told: str) -> None:
+def test_what_is_no_setting_of_a_config_is_refused(texts: list[str], told: str) -> None:
     with pytest.raises(WstraceError, match=told):
-        integers(texts, "a=1")
+        settings(texts, "a=1")
 
 
-def test_one_name_may_be_given_twice_alike() -> None:
-    assert integers(["max-num-seqs=1k", "max_num_seqs=1000"], "a=1") == {"max_num_seqs": 1000}
+@pytest.mark.parametrize("first", ["max-num-seqs=1k", "max_num_seqs=1k"])
+def test_one_name_may_be_given_twice_alike(first: str) -> None:
+    assert settings([first, "max_num_seqs=1000"], "a=1") == {"max_num_seqs": 1000}
+
+
+def test_what_is_a_word_in_vllms_config_is_one_here() -> None:
+    given = settings(["all2all-backend=deepep_low_latency", "top_k=8"], "a=1")
+    assert given == {"all2all_backend": "deepep_low_latency", "top_k": 8}

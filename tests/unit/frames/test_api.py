@@ -121,6 +121,7 @@ def test_a_reserve_with_a_what_if_leaves_the_trace_as_it_was(trace: Trace) -> No
         ({"limits": {"max-model-len": 16384.0}}, 16 << 20),
         ({"limits": {"max-model-len": 16384, "max_model_len": "16K"}}, 16 << 20),
         ({"limits": {"enable_expert_parallel": False}}, 2 << 20),
+        ({"limits": {"all2all-backend": "allgather_reducescatter"}}, 2 << 20),
         ({"budget": "1MiB"}, 1 << 20),
         ({"budget": 1 << 20}, 1 << 20),
         ({"cover": {PREFILL: 3 << 20}}, 3 << 20),
@@ -142,6 +143,7 @@ NUMBERS = [
     ({"max_model_len": True}, "limits max_model_len=True: not a whole number"),
     ({"max_model_len": 64.5}, "not a whole number"),
     ({"max_model_len": "64q"}, "not a whole number"),
+    ({"all2all_backend": 3}, "not a word"),
     ({"max_model_len": None}, "not a whole number"),
     ({"max_model_len": 10**5000}, "not a whole number"),
     ({"max-model-len": 1, "max_model_len": 2}, "limits gives max_model_len twice: 1 and 2"),
@@ -158,6 +160,21 @@ def test_what_is_no_limit_is_refused_of_a_trace_and_of_a_log(
     with pytest.raises(wstrace.WstraceError, match=told) as error:
         request.getfixturevalue(kind).reserve(limits=limits)
     assert error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "told"),
+    [
+        ("all2all_backend", "mori", "decides shapes"),
+        ("cudagraph_mode", "A_NEW_ONE", "decides shapes|is no number|Unknown limit"),
+        ("quantization", "fp8", "Unknown limit"),
+    ],
+)
+def test_another_word_than_the_engines_is_no_what_if(
+    trace: Trace, name: str, word: str, told: str
+) -> None:
+    with pytest.raises(wstrace.WstraceError, match=told):
+        trace.reserve(limits={name: word})
 
 
 @pytest.mark.parametrize("budget", [-5, True, 1.5, "2 gigs", "-1", [], HUGE])

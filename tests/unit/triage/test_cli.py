@@ -134,3 +134,35 @@ def test_the_extension_chooses_the_form(log: Path, tmp_path: Path) -> None:
 def test_bad_set(log: Path, text: str, told: str) -> None:
     with pytest.raises(WstraceError, match=told):
         _run(str(log), "--set", text)
+
+
+EXPERTS = ["hidden_size=4096", "top_k=8", "moe_intermediate_size=1024", "num_experts=64"]
+OF_EXPERTS = (
+    "vllm serve m --max-num-batched-tokens 8192 -tp 2 -dp 2 --enable-expert-parallel\n"
+    "AssertionError: Workspace is locked but allocation from "
+    "'modular_kernel.py:1:_allocate_buffers' requires 9.94 MB, current size is 0.00 MB. "
+    "Workspace growth is not allowed after locking.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("backend", "size"),
+    [
+        # (token, expert) pairs of two ranks, each K and 2N columns of two bytes
+        ("deepep_high_throughput", 2 * 8192 * 8 * (4096 + 2 * 1024) * 2),
+        ("deepep_low_latency", None),
+    ],
+)
+def test_a_log_can_be_told_its_all2all(tmp_path: Path, backend: str, size: int | None) -> None:
+    log = tmp_path / "experts.log"
+    log.write_text(OF_EXPERTS)
+    sets = [p for t in (*EXPERTS, f"all2all-backend={backend}") for p in ("--set", t)]
+    (finding,) = json.loads(_run(str(log), "--format", "json", *sets))["findings"]
+    assert finding["worst_case"]["bytes"] == size
+    again = f"--set all2all_backend={backend} --reserve"
+    assert (again in _run(str(log), *sets)) == (size is not None)
+
+
+def test_a_word_that_no_formula_follows_is_refused(log: Path) -> None:
+    with pytest.raises(WstraceError, match="no number called 'dtype'"):
+        _run(str(log), "--set", "dtype=bfloat16")

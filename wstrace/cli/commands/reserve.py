@@ -73,7 +73,7 @@ def command(
     """
     from wstrace.cli import outlet
     from wstrace.cli.reading import read_runs
-    from wstrace.cli.settings import integers, pairs
+    from wstrace.cli.settings import pairs, settings
     from wstrace.files import write_output
     from wstrace.planning.from_run import plan_runs
     from wstrace.planning.plan import Earlier, Wishes, refuse_empty_reserve
@@ -83,7 +83,7 @@ def command(
     wishes = Wishes(
         cover=pairs(cover or (), "--cover", "SITE=observed"),
         budget=parse_bytes(budget) if budget is not None else None,
-        limits=integers(set_ or (), "max_model_len=65536"),
+        limits=settings(set_ or (), "max_model_len=65536"),
     )
     earlier = [Earlier(path.name, load_reserve(path)) for path in merge or ()]
     analysed = read_runs(traces, run)

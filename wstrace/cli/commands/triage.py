@@ -57,12 +57,14 @@ def command(
     Exit 0 whether or not the text has a failure of the arena, 2 for input that cannot be read,
     3 where all that failed is not the arena.
     """
-    from wstrace.cli.settings import integers
+    from wstrace.cli.settings import settings
     from wstrace.files import write_output
+    from wstrace.known_sites.given import numbers_of, words_of
     from wstrace.triage import report as reports
     from wstrace.triage.diagnose.numbers import Given, refuse_unknown
 
-    given = Given(integers(numbers or (), "num_kv_heads=4"), model_config)
+    told = settings(numbers or (), "num_kv_heads=4")
+    given = Given(numbers_of(told), model_config, words=words_of(told))
     refuse_unknown(given)
     _check_files(model_config, output, reserve)
     report = reports.read(_inputs(files), given)

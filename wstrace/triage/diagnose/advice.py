@@ -73,7 +73,7 @@ def _for_arena(log: FromLog, bound: Bound | None, given: Given) -> list[str]:
 def _given(given: Given) -> str:
     """What the person gave, to be given again: the next call starts from the log alone."""
     model = f" --model-config {shlex.quote(str(given.model_config))}"
-    sets = "".join(f" --set {name}={value}" for name, value in given.numbers.items())
+    sets = "".join(f" --set {name}={value}" for name, value in given.told.items())
     return (model if given.model_config is not None else "") + sets
 
 

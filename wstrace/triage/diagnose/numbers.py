@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from wstrace.known_sites.given import Told
     from wstrace.triage.extract.engine_settings import Settings, Value
 
 
@@ -20,18 +21,25 @@ if TYPE_CHECKING:
 class Given:
     """What the person adds to the text: numbers by name, and a Hugging Face config.json.
 
-    `option` is how errors call what gave the numbers.
+    `option` is how errors call what gave the numbers; `words` are settings that are none, such
+    as the all2all backend.
     """
 
     numbers: dict[str, int] = field(default_factory=dict)
     model_config: Path | None = None
     option: str = "--set"
+    words: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def told(self) -> dict[str, Told]:
+        """Numbers and words."""
+        return {**self.numbers, **self.words}
 
 
 def refuse_unknown(given: Given) -> None:
     """Raises WstraceError for a name that no formula and no limit of vLLM has."""
-    known_names = known.known_names()
-    for name in given.numbers:
+    known_names = known.known_names().keys() | dispatch.WORDS
+    for name in given.told:
         if name in known_names:
             continue
         raise WstraceError(
@@ -75,7 +83,7 @@ def values(
     numbers |= given.numbers
     if config.get("enable_expert_parallel") is True:
         numbers.setdefault("expert_parallel_size", model_config.expert_ranks(numbers))
-    said = dispatch.numbers_of({**config, **numbers})
+    said = dispatch.numbers_of({**config, **given.words, **numbers})
     numbers = said | numbers
     if given.model_config is not None:
         numbers |= model_config.read_model_config(given.model_config, numbers)
