@@ -391,7 +391,7 @@ def _rank(ranks: dict[str, int | None], run: AnalysedRun) -> str:
 
 def _of_rank_grid(page: str) -> set[str]:
     """Names of the escaped cells: `title="rank 0: a request escaped, ..."`."""
-    cells = re.findall(r'<li class="(\w+)" title="([^":]*): ', page)
+    cells = re.findall(r'<li class="(\w+)(?: odd)?" title="([^":]*): ', page)
     return {unescape(name) for state, name in cells if state == "escaped"}
 
 

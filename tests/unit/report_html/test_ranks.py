@@ -13,6 +13,7 @@ from wstrace.findings.kv_sizing import find_across
 from wstrace.gate.runs import load_runs
 from wstrace.planning.from_run import plan_run
 from wstrace.planning.plan import Wishes
+from wstrace.report.html import render
 from wstrace.report.html.ranks import rank_grid
 from wstrace.runs.worker import rank_name
 from wstrace.trace.process_file import read_file
@@ -59,6 +60,8 @@ def test_the_largest_rank_is_named(tmp_path: Path) -> None:
         "The largest arena is that of tp7 with 6.00 MiB, "
         "the smallest that of tp0 with 5.00 MiB."
     )
+    assert [cell.name for cell in rank_grid(run).cells if cell.odd] == ["tp7"]
+    assert render([run]).count('class="locked odd"') == 1
     (finding,) = [f for f in run.findings if f.code == "WS204"]
     assert finding.detail == "ranks were locked at 5.00 MiB (tp0 and 6 more), 6.00 MiB (tp7)"
 

@@ -120,5 +120,5 @@ def _phases(worker: Worker) -> list[tuple[str, str, str]]:
 
 def _notes(run: AnalysedRun) -> list[str]:
     cut = [f"{p.path.name}: its last record was cut" for p in run.trace.processes if p.cut]
-    rests = [f"rests on: {line}" for line in run.rests_on.lines()]
+    rests = [f"rests on: {line}" for line in run.rests_on.shown()]
     return list(dict.fromkeys([*run.notes, *cut, *rests]))[:40]

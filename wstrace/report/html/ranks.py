@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_lowercase
 from typing import Final, Literal
 
@@ -29,7 +30,8 @@ _WORDS: Final[dict[State, str]] = {
 class Cell:
     """One rank: its name, state, what it was locked at, by slot, in words, and its host.
 
-    `short` is the last number of the name, which tells it from the others of its row.
+    `short` is the last number of the name, which tells it from the others of its row. `odd`:
+    its sizes are not those of most ranks.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Cell:
     sizes: str
     short: str = ""
     host: str = ""
+    odd: bool = False
 
     @property
     def word(self) -> str:
@@ -87,7 +90,7 @@ def rank_grid(run: AnalysedRun) -> RankGrid:
         (r, Cell(rank_label(r, world), "missing", "", _short(r, world)))
         for r in missing_ranks(run.workers)
     ]
-    every = cells + lost
+    every = _marked(cells) + lost
     return RankGrid(
         tuple(cell for _, cell in every),
         tuple(_groups(every, world)),
@@ -95,6 +98,13 @@ def rank_grid(run: AnalysedRun) -> RankGrid:
         tuple(_rows(every)),
         _largest(run.workers),
     )
+
+
+def _marked(cells: Sequence[tuple[Ranks, Cell]]) -> list[tuple[Ranks, Cell]]:
+    """With the ranks marked that are locked at other sizes than most of those that are."""
+    sizes = Counter(cell.sizes for _, cell in cells if cell.sizes)
+    usual = sizes.most_common(1)[0][0] if sizes else ""
+    return [(r, replace(c, odd=bool(c.sizes) and c.sizes != usual)) for r, c in cells]
 
 
 def _cell(worker: Worker, escaped: bool) -> Cell:
