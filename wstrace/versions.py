@@ -108,6 +108,11 @@ class Release:
         )
 
 
+def vllm_text(version: str | None) -> str:
+    """`vLLM 0.21.0`, as outputs head what they say of a run; `vLLM ?` where it has none."""
+    return f"vLLM {version or '?'}"
+
+
 def release_of(text: str | None) -> Release:
     """The release that a version text names; without numbers where it names none.
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.report.console import plain_console
-from wstrace.report.finding_text import OUTCOMES, REPLAYED, slot_text
+from wstrace.report.finding_text import OUTCOMES, REPLAYED, asked_text, slot_text
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.compare import compare
@@ -88,8 +88,8 @@ def print_rows(rows: Sequence[Row], runs: Sequence[AnalysedRun]) -> None:
 
 def _cells(row: Row) -> tuple[str, ...]:
     site = f"{row.site} ({row.slot})" if row.slot else row.site
-    sizes = [human(n) if n else "-" for n in (row.before, row.after, row.arena)]
-    return (clean(site), *sizes, row.change)
+    asked = map(asked_text, (row.before, row.after))
+    return (clean(site), *asked, human(row.arena), row.change)
 
 
 def _short(site: str) -> str:

@@ -31,11 +31,14 @@ REPLAYED = "unknown (replayed)"
 """What every output says of serving, of a site whose requests stand in captured graphs."""
 
 
+def asked_text(size: int | None, nothing: str = "-") -> str:
+    """The largest request of a time; `nothing` (in a table a dash) where none was made."""
+    return human(size) if size else nothing
+
+
 def serving_text(site: RunSite) -> str:
     """What a site asked from the lock on; REPLAYED where that cannot be known."""
-    if site.serving_bytes:
-        return human(site.serving_bytes)
-    return REPLAYED if site.replayed else "-"
+    return asked_text(site.serving_bytes, REPLAYED if site.replayed else "-")
 
 
 def slot_text(slot: Slot | None) -> str:
@@ -173,11 +176,12 @@ def way_text(way: CallerWay) -> str:
 def sizes(finding: Finding) -> str:
     """`warm-up 66.25 KiB, serving 512.00 KiB, arena 66.25 KiB`."""
     pairs = (
-        ("warm-up", finding.warmup_bytes),
-        ("serving", finding.serving_bytes),
-        ("arena", finding.arena_bytes),
+        ("warm-up", finding.warmup_bytes, "nothing"),
+        ("serving", finding.serving_bytes, "nothing"),
+        ("arena", finding.arena_bytes, "0 B"),
     )
-    return ", ".join(f"{name} {human(size)}" for name, size in pairs if size is not None)
+    told = [(name, asked_text(size, none)) for name, size, none in pairs if size is not None]
+    return ", ".join(f"{name} {text}" for name, text in told)
 
 
 def of_log(finding: Finding, log: FromLog) -> Iterator[tuple[str, str]]:

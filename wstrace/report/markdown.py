@@ -6,13 +6,15 @@ import shlex
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
-from wstrace.report.finding_text import evidence, locked_text, serving_text, sizes
+from wstrace.gate.limits import model_of
+from wstrace.report.finding_text import asked_text, evidence, locked_text, serving_text, sizes
 from wstrace.report.safe import clean
 from wstrace.report.verdict import sentence
 from wstrace.runs.accounting import accounting_line
 from wstrace.triage.log_run import LogRun
 from wstrace.triage.redaction import redact
 from wstrace.units import exact, human, plural
+from wstrace.versions import vllm_text
 
 MAX_LINES = 60
 MAX_SITES = 10
@@ -67,7 +69,7 @@ def _code(text: str) -> str:
 
 def _environment(run: AnalysedRun) -> list[str]:
     if isinstance(run, LogRun):
-        return [f"- vLLM {escape(run.vllm_version or '?')}, read from a log"]
+        return [f"- {escape(vllm_text(run.vllm_version))}, read from a log"]
     if not run.workers:
         return ["No worker left a trace."]
     first = run.workers[0]
@@ -77,10 +79,10 @@ def _environment(run: AnalysedRun) -> list[str]:
     arenas = accounting_line(run.workers)
     return [
         escape(
-            f"- vLLM {first.header.vllm}, torch {first.header.torch}, "
+            f"- {vllm_text(first.header.vllm)}, torch {first.header.torch or '?'}, "
             f"Python {first.header.python}, wstrace {first.header.wstrace}"
         ),
-        f"- model {_code(str(first.limits.get('model')))}, "
+        f"- model {_code(model_of(run) or '?')}, "
         f"{plural(len(run.workers), 'rank')}, runner {_code(first.init.runner)}",
         f"- {_code(limits)}",
         f"- {locked_text(run.workers, exact)}",
@@ -99,7 +101,7 @@ def _sites(run: AnalysedRun) -> list[str]:
     for site in run.sites[:MAX_SITES]:
         cells = (
             _code(site.named).replace("|", "\\|"),
-            human(site.warmup_bytes),
+            asked_text(site.warmup_bytes),
             serving_text(site),
             human(site.arena_bytes),
             human(site.bound.bytes),

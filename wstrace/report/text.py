@@ -11,9 +11,11 @@ from rich.text import Text
 
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.findings.finding import Finding
+from wstrace.gate.limits import model_of
 from wstrace.report.console import plain_console
 from wstrace.report.finding_text import (
     MAX_WAYS,
+    asked_text,
     evidence,
     locked_text,
     serving_text,
@@ -26,6 +28,7 @@ from wstrace.runs.accounting import accounting_line
 from wstrace.runs.run import RunSite
 from wstrace.triage.log_run import LogRun
 from wstrace.units import human, plural
+from wstrace.versions import vllm_text
 
 MAX_FINDINGS = 6
 MAX_SITES = 12
@@ -62,15 +65,16 @@ def render_text(run: AnalysedRun, width: int = 100) -> str:
 def facts(run: AnalysedRun) -> list[str]:
     """Versions, ranks, lock and arena: the line below the verdict."""
     if isinstance(run, LogRun):
-        return [f"log {clean(run.trace.run)}", f"vLLM {run.vllm_version or '?'}"]
+        return [f"log {clean(run.trace.run)}", vllm_text(run.vllm_version)]
     if not run.workers:
         return [f"run {run.trace.run or '-'}", "no worker"]
     first = run.workers[0]
     steps = max((v.counts.steps_real for v in run.workers if v.counts), default=0)
     ranks = plural(len(run.workers), "rank")
-    model = clean(str(first.limits.get("model") or "model?"))
+    model = clean(model_of(run) or "model ?")
     real = plural(steps, "real step")
-    return [f"vLLM {first.header.vllm}", model, ranks, locked_text(run.workers, human), real]
+    locked = locked_text(run.workers, human)
+    return [vllm_text(first.header.vllm), model, ranks, locked, real]
 
 
 def sites_table(run: AnalysedRun, *, narrow: bool = False) -> RenderableType:
@@ -112,7 +116,7 @@ def _cells(site: RunSite) -> tuple[str, str, str, str, str, str]:
     name = clean(site.named)
     return (
         f"{name} ({where})" if where else name,
-        human(site.warmup_bytes) if site.warmup_bytes else "-",
+        asked_text(site.warmup_bytes),
         serving_text(site),
         human(site.arena_bytes),
         human(site.bound.bytes),

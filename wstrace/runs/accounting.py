@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Growth, Window
 from wstrace.units import human
+from wstrace.versions import vllm_text
 
 
 @dataclass(frozen=True)
@@ -95,4 +96,4 @@ def _why_unknown(worker: Worker) -> str:
         return "while vLLM estimated the memory of graphs"
     if "cpu_model_runner" in worker.init.runner:
         return "a CPU worker counts the pages that were touched"
-    return f"what vLLM {worker.header.vllm or '?'} counts there is not known"
+    return f"what {vllm_text(worker.header.vllm)} counts there is not known"

@@ -11,6 +11,7 @@ from wstrace.report.finding_text import REPLAYED, sizes
 from wstrace.runs.exercised import Measure, Reach
 from wstrace.triage.log_run import LogRun
 from wstrace.units import exact, human, plural
+from wstrace.versions import vllm_text
 
 
 def headline(judgement: Judgement) -> str:
@@ -32,14 +33,12 @@ def run_line(run: RunJudgement) -> str:
     """Which run this was: id, version, model, ranks."""
     analysed = run.analysed
     if isinstance(analysed, LogRun):
-        return f"log {analysed.trace.run}: vLLM {analysed.vllm_version or '?'}"
+        return f"log {analysed.trace.run}: {vllm_text(analysed.vllm_version)}"
     if not analysed.workers:
         return f"run {analysed.trace.run or '-'}: no worker"
-    version = analysed.workers[0].header.vllm or "?"
+    version = vllm_text(analysed.workers[0].header.vllm)
     ranks = plural(len(analysed.workers), "rank")
-    return (
-        f"run {analysed.trace.run}: vLLM {version}, {model_of(analysed) or 'model ?'}, {ranks}"
-    )
+    return f"run {analysed.trace.run}: {version}, {model_of(analysed) or 'model ?'}, {ranks}"
 
 
 def where(judged: Judged) -> str:

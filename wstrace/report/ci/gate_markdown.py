@@ -14,6 +14,7 @@ from wstrace.report.ci.gate_lines import (
     violation_line,
     where,
 )
+from wstrace.report.finding_text import asked_text
 from wstrace.report.markdown import escape
 from wstrace.units import human
 
@@ -74,8 +75,8 @@ def _row(judged: Judged) -> str:
         "❌" if judged.fails else judged.status,
         finding.code,
         where(judged),
-        human(finding.warmup_bytes),
-        human(finding.serving_bytes),
+        asked_text(finding.warmup_bytes),
+        asked_text(finding.serving_bytes),
         human(finding.arena_bytes),
         need,
         explain(judged),

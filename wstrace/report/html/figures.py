@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from wstrace.report.finding_text import asked_text
 from wstrace.report.html.drivers import Dot, DriverChart
 from wstrace.report.html.memory import MemoryView
 from wstrace.report.html.names import clean, figure_text
@@ -99,7 +100,7 @@ def _bars(
         y=labels,
         x=sizes,
         marker={"color": fill},
-        customdata=[f"{key} {human(size)}" for size in sizes],
+        customdata=[f"{key} {asked_text(size, 'nothing')}" for size in sizes],
         hovertemplate="%{y}<br>%{customdata}<extra></extra>",
     )
 

@@ -12,6 +12,7 @@ from wstrace.findings.finding import Finding
 from wstrace.known_sites import known
 from wstrace.report.finding_text import (
     MAX_WAYS,
+    asked_text,
     of_log,
     ranks_line,
     slot_text,
@@ -24,7 +25,7 @@ from wstrace.report.pages import page_url
 from wstrace.runs.worker import Worker
 from wstrace.trace.records import Slot
 from wstrace.trace.site_key import SiteKey
-from wstrace.units import exact, human
+from wstrace.units import exact
 
 MOST: Final = 200
 
@@ -121,7 +122,7 @@ def _bars(finding: Finding) -> tuple[tuple[str, str, float], ...]:
     if len(shown) < 2 or not largest:
         return ()
     return tuple(
-        (name, human(size) if size else "nothing", round(100 * size / largest, 2))
+        (name, asked_text(size, "nothing"), round(100 * size / largest, 2))
         for name, size in shown
     )
 

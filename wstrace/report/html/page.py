@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 import wstrace
 from wstrace.report import assets
+from wstrace.report.finding_text import asked_text
 from wstrace.report.html.names import unbroken
 from wstrace.units import exact, human, plural
 
@@ -59,7 +60,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        size=human, exact=exact, count=plural, breaks=breaks, words=words
+        size=human,
+        asked=asked_text,
+        exact=exact,
+        count=plural,
+        breaks=breaks,
+        words=words,
     )
     return environment
 

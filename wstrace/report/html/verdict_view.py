@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from wstrace.findings.analysed_run import AnalysedRun, Verdict
 from wstrace.findings.finding import Finding
+from wstrace.report.finding_text import asked_text
 from wstrace.report.html.names import clean, unbroken
 from wstrace.report.verdict import sentence, with_code
 from wstrace.units import human
@@ -96,7 +97,7 @@ def _error_text(run: AnalysedRun, worst: Finding | None) -> str:
 
 def _of_finding(worst: Finding) -> tuple[tuple[str, str, str], ...]:
     bound = worst.bound
-    asked = human(worst.warmup_bytes) if worst.warmup_bytes else "nothing"
+    asked = asked_text(worst.warmup_bytes, "nothing")
     if worst.log is not None:
         asked = "-"
     numbers = [
