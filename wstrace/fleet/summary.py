@@ -62,7 +62,8 @@ class RunSummary(msgspec.Struct, omit_defaults=True, kw_only=True):
     chosen, what could not be read, why the run is inconclusive. `sites` and `findings` are
     rows of `wstrace.frames`; a site's also has `refuted`, what a request says against its rule.
     `page` is its report's file below the site, `digest` its source's. `lasting`: the same
-    bytes would give it again, which is unknown where a reader died.
+    bytes would give it again, which is unknown where a reader died. `unwritten`: why its report
+    could not be written, which ends a fleet.
     """
 
     kind: RowKind
@@ -87,6 +88,7 @@ class RunSummary(msgspec.Struct, omit_defaults=True, kw_only=True):
     folders: list[str] = []
     page: str = ""
     lasting: bool = True
+    unwritten: str = ""
 
     @property
     def day(self) -> str:
@@ -121,7 +123,9 @@ def open_source(source: RowSource, *, allow_unlocked: bool = False) -> AnalysedR
     return analyse(trace, allow_unlocked=allow_unlocked)
 
 
-def unread(source: RowSource, why: str, *, lasting: bool = False) -> RunSummary:
+def unread(
+    source: RowSource, why: str, *, lasting: bool = False, unwritten: str = ""
+) -> RunSummary:
     """The row of what could not be read."""
     said = f"could not be read: {_by_name(source, one_line(why))}"
     return RunSummary(
@@ -132,6 +136,7 @@ def unread(source: RowSource, why: str, *, lasting: bool = False) -> RunSummary:
         words=[*source.words, said],
         folders=source.places,
         lasting=lasting,
+        unwritten=unwritten,
     )
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from wstrace.errors import WstraceError, one_line
 from wstrace.file_names import SUFFIX, name_of_its_own, named_run, part_of_name
-from wstrace.files import write_whole
+from wstrace.files import naming, write_whole
 from wstrace.fleet.found_files import kind_of, process_of, shown
 from wstrace.gather.places import FarFile
 from wstrace.plain_files import read_plain
@@ -157,11 +157,18 @@ class Copies:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Write the manifests that changed; what ended the call does not matter."""
-        self._write()
-        self._journal.close()
-        (self.folder / JOURNAL).unlink(missing_ok=True)
-        self._db.close()
+        """Write the manifests that changed; what ended the call does not matter. Where one
+        cannot be written the journal stays, and what ended the call is told."""
+        try:
+            self._write()
+            (self.folder / JOURNAL).unlink(missing_ok=True)
+        except WstraceError:
+            if error is None:
+                raise
+        finally:
+            with suppress(OSError):  # what waits was told when it was written
+                self._journal.close()
+            self._db.close()
 
     def listed(self, files: Iterator[FarFile], place: int = 0) -> int:
         """Take the list of a place, without the copies here; returns how many files."""
@@ -270,8 +277,9 @@ class Copies:
         return str(self._db.execute(query, (folder.name,)).fetchone()[0])
 
     def _note(self, entry: _Entry) -> None:
-        self._journal.write(msgspec.json.encode(entry) + b"\n")
-        self._journal.flush()
+        with naming(self.folder / JOURNAL):
+            self._journal.write(msgspec.json.encode(entry) + b"\n")
+            self._journal.flush()
 
     def counts(self) -> dict[str, int]:
         """Files there by run, or by folder where they are of none."""
@@ -320,7 +328,9 @@ class Copies:
                 continue
             made = Manifest(run=run, files=_by_source(rows))
             data = msgspec.json.format(msgspec.json.encode(made), indent=1)
-            write_whole(data, self.folder / folder / MANIFEST, 0o600)
+            manifest = self.folder / folder / MANIFEST
+            with naming(manifest):
+                write_whole(data, manifest, 0o600)
 
     def _has_copies(self, folder: str) -> bool:
         query = "select 1 from copies where folder = ? limit 1"

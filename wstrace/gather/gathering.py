@@ -17,6 +17,7 @@ from typing import Final
 
 from wstrace.errors import WstraceError
 from wstrace.file_names import RUN_FILE, SUFFIX, command_file, named_run, part_of_name
+from wstrace.files import naming
 from wstrace.fleet.found_files import FoundFile, kind_of, look, named_kind, process_of
 from wstrace.gather.copies import LOGS, PART, UNREAD, Copied, Copies, alone, file_name
 from wstrace.gather.places import FarFile, Place, UnansweredError, why
@@ -69,7 +70,7 @@ def gather(
     A file or a place that cannot be read is told in `failed`, and the rest goes on. Another
     call that works in `folder` is waited for, which `say` is told. `only_listed`: what no place
     has any longer goes here too, unless a part could not be listed. Raises WstraceError where a
-    manifest cannot be read, and OSError where `folder` cannot be written.
+    manifest cannot be read or a file not be written, and OSError where `folder` cannot be used.
     """
     done = Gathered()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -176,24 +177,42 @@ def _is_asked_for(asked: _WantedRun, found: str, done: Gathered) -> bool:
 def _bring(
     place: Place, file: FarFile, source: str, copies: Copies, asked: _WantedRun, done: Gathered
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=copies.folder, prefix=PART) as folder:
+    with _part(copies.folder) as folder:
         part = Path(folder, file_name(file.name))
-        made = hashlib.blake2b(digest_size=16)
-        size = 0
-        with part.open("wb") as written:
-            for piece in place.pieces(file):
-                made.update(piece)
-                written.write(piece)
-                size += len(piece)
+        digest, size = _written(place.pieces(file), part, copies.folder / part.name)
         if size < file.size:
             raise OSError(f"it shrank while it was read, from {file.size:,} bytes to {size:,}")
         found = look(str(part), kind_of(part.name) or named_kind(part))
-        if found.digest != made.hexdigest():
+        if found.digest != digest:
             raise OSError(f"what was written is not what was read ({found.wrong})")
         if _is_asked_for(asked, found.run, done):
             done.copied += 1
             done.bytes += found.size
-            _place(found, file, source, copies, done)
+            with naming(copies.folder / part.name):
+                _place(found, file, source, copies, done)
+
+
+def _part(folder: Path) -> tempfile.TemporaryDirectory[str]:
+    with naming(folder):
+        return tempfile.TemporaryDirectory(dir=folder, prefix=PART)
+
+
+def _written(pieces: Iterator[bytes], part: Path, named: Path) -> tuple[str, int]:
+    """The digest and the bytes of what was read into `part`. OSError where it cannot be read,
+    and WstraceError, which calls the file `named`, where it cannot be written: nor can another.
+    """
+    made, size = hashlib.blake2b(digest_size=16), 0
+    with naming(named):
+        written = part.open("wb", buffering=0)
+    with written:
+        for piece in pieces:
+            made.update(piece)
+            size += len(piece)
+            left = memoryview(piece)
+            while left:
+                with naming(named):
+                    left = left[written.write(left) :]
+    return made.hexdigest(), size
 
 
 def _place(

@@ -393,6 +393,23 @@ def test_a_full_disk_names_the_file(output: str, tmp_path: Path) -> None:
     assert "File too large" in what
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_full_disk_ends_a_site_with_one_word(jobs: str, tmp_path: Path) -> None:
+    for name in "abc":
+        run(tmp_path / "t", name, "death")
+    words = ["fleet", str(tmp_path / "t"), "--no-cache", "--jobs", jobs]
+    command = shlex.join(
+        [sys.executable, "-m", "wstrace", *words, "-o", str(tmp_path / "site")]
+    )
+    told = subprocess.run(
+        ["bash", "-c", f"ulimit -f 2; exec {command}"], capture_output=True, text=True
+    )
+    assert told.returncode == 2, told.stderr
+    what, _ = told.stderr.splitlines()
+    assert what.startswith(f"wstrace: Cannot write {tmp_path / 'site'}/")
+    assert what.endswith(".html: File too large.")
+
+
 def test_a_site_over_an_older_one_has_no_page_of_it(tmp_path: Path) -> None:
     """Reports that are still of a run stay as they are; what others put there does as well."""
     site, words = tmp_path / "site", ("--cache", str(tmp_path / "c"), "--jobs", "1")

@@ -13,7 +13,7 @@ import msgspec
 import wstrace
 from wstrace.errors import WstraceError
 from wstrace.file_names import part_of_name
-from wstrace.files import write_whole
+from wstrace.files import naming, write_whole
 from wstrace.findings.analysed_run import AnalysedRun
 from wstrace.fleet.source import RowSource
 from wstrace.fleet.summary import FORMAT, RunSummary, open_source, summarise, unread
@@ -72,9 +72,10 @@ def _one(job: Job, source: RowSource) -> RunSummary:
         return unread(source, f"internal error: {told}")
     try:
         if page:
-            write_whole(html, Path(job.pages, page))
-    except OSError as error:
-        return unread(source, f"its report cannot be written: {error.strerror or error}")
+            with naming(Path(job.pages, page)):
+                write_whole(html, Path(job.pages, page))
+    except WstraceError as error:
+        return unread(source, error.message, unwritten=error.message)
     return summary
 
 

@@ -74,6 +74,11 @@ def _read(store: Store, job: Job, engine: Engine) -> Generator[RunSummary]:
     """What has to be read, as it is done; a row that other bytes would change is kept."""
     with closing(engine(job, store.waiting())) as rows:
         for source, summary in rows:
+            if summary.unwritten:
+                raise WstraceError(
+                    summary.unwritten,
+                    "Give a folder that can be written, with room on its disk.",
+                )
             if summary.lasting and source.whole:
                 store.keep(job.key(source), summary)
             yield _placed(summary, source, job)
