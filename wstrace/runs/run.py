@@ -22,7 +22,8 @@ BoundOf = Callable[[SiteKey], Bound]
 class RunSite:
     """One site in one slot over all ranks: the row of every table. Sizes are bytes.
 
-    `bound` is the worst rank's, `rank_bounds` each rank's in the order of `uses`.
+    `bound` is the worst rank's, `rank_bounds` each rank's bytes in the order of `uses`: of an
+    observed bound, which like ranks share, the largest that the rank itself asked for.
     """
 
     key: SiteKey
@@ -115,6 +116,14 @@ class RunSite:
         return sorted({name for _, use in self.uses for name in use.layers})
 
 
+def _own_bytes(worker: Worker, key: SiteKey, bound: Bound) -> int | None:
+    """What a rank can need by its bound; where that is only what like ranks asked for, what it
+    asked for itself, in any slot."""
+    if bound.grade != "observed" or bound.bytes is None:
+        return bound.bytes
+    return max(use.largest for (site, _), use in worker.sites.items() if site == key)
+
+
 def _harm(use: WorkerSite) -> tuple[int, int, int, int]:
     return *use.harm, use.warmup_bytes, -use.arena
 
@@ -144,7 +153,8 @@ class Run:
     ) -> RunSite:
         bounds = [self._bound(worker, key) for worker, _ in uses]
         worst = max(bounds, key=lambda b: b.bytes or 0)
-        return RunSite(key, slot, uses, worst, [bound.bytes for bound in bounds])
+        own = [_own_bytes(v, key, b) for (v, _), b in zip(uses, bounds, strict=True)]
+        return RunSite(key, slot, uses, worst, own)
 
     def _bound(self, worker: Worker, key: SiteKey) -> Bound:
         """A site's bound over all slots and over all ranks with the same limits: a slot or a

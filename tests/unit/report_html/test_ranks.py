@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tools.fleet.planted import EXPERTS, Fault, Plan, continued, write_run
 from wstrace.findings.analysed_run import AnalysedRun, analyse
@@ -90,6 +91,19 @@ def test_a_reserve_is_the_worst_ranks_and_says_each(tmp_path: Path) -> None:
     assert [slot.bytes for slot in made.slots] == [continued(8191)]
     (site,) = [s for s in made.sites if not s.site.startswith(EXPERTS.file)]
     assert site.why.endswith("the worst of 4 ranks: 8.00 MiB (tp3); 4.00 MiB (tp0 and 2 more)")
+
+
+@pytest.mark.parametrize("ranks", [4, 512])
+def test_a_reserve_says_which_rank_asked_for_most(ranks: int, tmp_path: Path) -> None:
+    """Ranks of equal limits, and a bound that is only what was seen."""
+    run = hosts_of(Plan(run="r", ranks=ranks, fault="small rank"), tmp_path)
+    sites = {site.site: site for site in plan_run(analyse(run.trace), Wishes()).config.sites}
+    (experts,) = [site for name, site in sites.items() if name.startswith(EXPERTS.file)]
+    assert experts.grade == "observed"
+    told = f"the worst of {ranks} ranks: 6.00 MiB (tp{ranks - 1}); 5.00 MiB (tp0 and"
+    assert experts.why.endswith(f"{told} {ranks - 2} more)")
+    (attention,) = [site for site in sites.values() if site is not experts]
+    assert "the worst of" not in attention.why
 
 
 def test_ranks_of_prefill_context_parallelism_are_told_apart(tmp_path: Path) -> None:
