@@ -176,6 +176,10 @@ WHOLE_LINES: dict[str, Callable[[Sequence[str]], list[str]]] = FORMATS | {
 }
 
 
+LEARNT = ("stern",)
+"""Prefixes of words that any line may begin with: a labelled line has to show them first."""
+
+
 def read(text: str | bytes, given: Given | None = None, name: str = "test.log") -> Diagnosis:
     """Triage a text from memory."""
     data = text if isinstance(text, bytes) else text.encode()

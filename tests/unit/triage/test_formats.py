@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from tests.unit.triage.generator import (
     FORMATS,
     LAUNCHERS,
+    LEARNT,
     WHOLE_LINES,
     Failure,
     expected,
@@ -57,6 +59,37 @@ def test_every_prefix_of_a_collector_has_its_form() -> None:
     assert len(known) >= 11
     missing = [n for n, p in known.items() if not any(p.search(line) for line in lines)]
     assert missing == [], "no form of generator.py has it"
+
+
+def texts(lines: list[str]) -> list[str]:
+    """What stands in the lines, without wrapping, blank ones and a box's right edge."""
+    found = prefixes.Unwrapper().lines("\n".join(lines), 1)
+    return [text for line in found if (text := line.text.strip(" │"))]
+
+
+def known_by_code(form: Callable[[Sequence[str]], list[str]], width: int) -> bool:
+    """Whether the code leaves nothing of a form but the lines. A verdict does not tell: the
+    message is found behind any prefix."""
+    lines = wrapped(FAILURE.traceback(), width)
+    plain = texts(lines)
+    return texts(form(lines))[-len(plain) :] == plain  # a record may have a text before them
+
+
+@pytest.mark.parametrize("width", [33, 80, 1000])
+@pytest.mark.parametrize("form", [form for form in WHOLE_LINES if form not in LEARNT])
+def test_code_takes_each_form_off_lines_without_a_label(form: str, width: int) -> None:
+    assert known_by_code(WHOLE_LINES[form], width), "prefixes.py does not know it"
+
+
+@pytest.mark.parametrize("prefix", ['{job="vllm"} ', "<vllm@gpu01> ", "vllm-0 server "])
+def test_a_prefix_that_no_code_knows_is_told(prefix: str) -> None:
+    assert not known_by_code(lambda lines: [prefix + line for line in lines], 1000)
+
+
+@pytest.mark.parametrize("form", LEARNT)
+def test_a_learnt_prefix_is_taken_off_behind_a_labelled_line(form: str) -> None:
+    (label,), lines = log_lines(["Traceback:"], LABEL), FAILURE.traceback()
+    assert texts(WHOLE_LINES[form]([label, *lines])) == texts([label, *lines])
 
 
 @pytest.mark.parametrize("width", [20, 33, 47, 80, 120])
