@@ -42,7 +42,7 @@ def load(path: str | PathLike[str], *, run: str | None = None) -> Trace:
     """
     if is_log(Path(path)):
         return Trace(log_run(Path(path), run))
-    found = load_run(Path(path), run)
+    found = load_run(Path(path), run, picks="run=ID")
     refuse_no_trace(found.trace)
     for note in found.trace.notes:
         warnings.warn(f"{path}: {note}", stacklevel=2)
@@ -149,7 +149,7 @@ class Trace:
         such as `2GiB`. A log takes `limits` only. Raises WstraceError where one is not
         understood, and where there is nothing to reserve.
         """
-        from wstrace.known_sites.given import Giver, settings
+        from wstrace.known_sites.given import PYTHON, Giver, settings
         from wstrace.planning.from_run import plan_run
         from wstrace.planning.plan import Wishes, refuse_empty_reserve
         from wstrace.units import as_text, parse_bytes
@@ -158,12 +158,13 @@ class Trace:
             cover={as_text(site): as_text(choice) for site, choice in _items("cover", cover)},
             budget=None if budget is None else parse_bytes(as_text(budget)),
             limits=settings(_items("limits", limits), Giver("limits", _EXAMPLES["limits"])),
+            caller=PYTHON,
         )
         if isinstance(self._run, LogRun):
             return _plan_log(self._run, wishes)
         fresh = analyse(self._run.trace)  # a plan completes the workers' limits
         made = plan_run(fresh, wishes)
-        refuse_empty_reserve(made)
+        refuse_empty_reserve(made, PYTHON)
         return made
 
     @property
@@ -221,4 +222,4 @@ def _plan_log(run: LogRun, wishes: Wishes) -> ReservePlan:
     told = wishes.limits or {}
     given = Given(numbers_of(told), option="limits", words=words_of(told))
     refuse_unknown(given)
-    return plan_report(log_run(run.trace.path, given=given).report)
+    return plan_report(log_run(run.trace.path, given=given).report, wishes.caller)

@@ -146,10 +146,12 @@ def load_run(
     allow_unlocked: bool = False,
     progress: Progress | None = None,
     whole: bool = False,
+    picks: str = "--run ID",
 ) -> AnalysedRun:
-    """Read and analyse a trace folder or file, `whole` with each request on its own.
+    """Read and analyse a trace folder or file, `whole` with each request on its own. `picks` is
+    how the caller names one of several runs.
 
     Raises WstraceError as `load_trace` does.
     """
-    trace = load_trace(path, run, progress, whole=whole)
+    trace = load_trace(path, run, progress, whole=whole, picks=picks)
     return analyse(trace, allow_unlocked=allow_unlocked)

@@ -27,6 +27,26 @@ class Giver:
     example: str
 
 
+@dataclass(frozen=True)
+class Caller:
+    """How the one who asks for a reserve gives its wishes: options, or arguments in Python."""
+
+    cover: str
+    budget: str
+    limits: str
+    limit: str
+    between: str
+
+    def missing(self, names: Iterable[str]) -> str:
+        """Numbers that are to be given, as they are typed with N for each."""
+        given = self.between.join(self.limit.format(name=name) for name in names)
+        return given if self.limit.startswith(self.limits) else f"{self.limits}{{{given}}}"
+
+
+COMMAND: Final = Caller("--cover", "--budget", "--set", "--set {name}=N", " ")
+PYTHON: Final = Caller("cover=", "budget=", "limits=", '"{name}": N', ", ")
+
+
 def settings(given: Iterable[tuple[object, object]], giver: Giver) -> dict[str, Told]:
     """Numbers and words by name: one grammar and one floor for commands, programs and logs.
 

@@ -58,7 +58,7 @@ def plan_runs(
     Raises WstraceError where a run is another engine's, and as `plan_run` does.
     """
     first, *others = runs
-    limits = Wishes(limits=wishes.limits)
+    limits = Wishes(limits=wishes.limits, caller=wishes.caller)
     made = [Earlier(str(other.trace.path), plan_run(other, limits).config) for other in others]
     return plan_run(first, wishes, [*made, *earlier])
 
@@ -94,7 +94,7 @@ def _of_unknown_sites(size: int) -> list[NotCovered]:
             site="sites of the applied reserve",
             why=f"A reserve of {human(size)} was applied, and the trace does not say for which "
             "sites: the bytes are kept, and follow no limit.",
-            what_helps="Give its file with --merge.",
+            what_helps="Give its file: wstrace reserve TRACE --merge FILE.",
         )
     ]
 

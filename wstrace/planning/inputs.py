@@ -8,6 +8,7 @@ from typing import Final
 
 from wstrace.bounds.bound import Bound
 from wstrace.errors import WstraceError, did_you_mean
+from wstrace.known_sites.given import COMMAND, Caller
 from wstrace.trace.records import Limit, Memory, Slot
 from wstrace.trace.site_key import SiteKey
 from wstrace.vllm.limits import LAYOUT_NAMES, LIMIT_NAMES
@@ -67,14 +68,20 @@ class Engine:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the user asked for: `cover` by site, bytes for all slots together, limits to try."""
+    """What the user asked for: `cover` by site, bytes for all slots together, limits to try.
+
+    `caller` is how messages call these.
+    """
 
     cover: Mapping[str, str] | None = None
     budget: int | None = None
     limits: Mapping[str, int | str] | None = None
+    caller: Caller = COMMAND
 
 
-def what_ifs(wanted: Mapping[str, int | str], engine: Engine) -> Mapping[str, int | str]:
+def what_ifs(
+    wanted: Mapping[str, int | str], engine: Engine, caller: Caller = COMMAND
+) -> Mapping[str, int | str]:
     """The what-ifs among the wanted limits; those given for lack of a number are none.
 
     Raises WstraceError for an unknown name, an absurd value, or a layout number that was
@@ -89,7 +96,9 @@ def what_ifs(wanted: Mapping[str, int | str], engine: Engine) -> Mapping[str, in
                 or "docs/bounds.md lists the limits.",
             )
         if isinstance(value, int) and isinstance(limits.get(name), str | list):
-            raise WstraceError(f"{name} is no number.", "Only numbers can be tried with --set.")
+            raise WstraceError(
+                f"{name} is no number.", f"Only numbers can be tried with {caller.limits}."
+            )
         if isinstance(value, int) and not 0 <= value <= _MOST:
             raise WstraceError(f"{name}={value} is out of range.", "Give 0 to 2**40.")
         if name in LAYOUT_NAMES and limits.get(name) not in (None, value):
@@ -99,7 +108,9 @@ def what_ifs(wanted: Mapping[str, int | str], engine: Engine) -> Mapping[str, in
                 "Record a trace of that engine, or ask `wstrace bound` about a known site.",
             )
         if isinstance(value, str) and value not in (limits.get(name), engine.given.get(name)):
-            raise WstraceError(f"{name} is no number.", "Only numbers can be tried with --set.")
+            raise WstraceError(
+                f"{name} is no number.", f"Only numbers can be tried with {caller.limits}."
+            )
     return {name: value for name, value in wanted.items() if name not in engine.given}
 
 

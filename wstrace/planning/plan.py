@@ -12,6 +12,7 @@ import wstrace
 from wstrace.bounds.bound import reserve_of
 from wstrace.errors import WstraceError
 from wstrace.expr import expression
+from wstrace.known_sites.given import COMMAND, Caller
 from wstrace.known_sites.known import site_with_id
 from wstrace.planning import cost
 from wstrace.planning.cost import (
@@ -130,11 +131,12 @@ def plan(
     layout number that a what-if cannot change, an earlier reserve of another engine.
     """
     wishes = wishes or Wishes()
+    caller = wishes.caller
     sites = with_kept(sites, earlier, engine)
-    limits = {**engine.limits, **what_ifs(wishes.limits or {}, engine)}
+    limits = {**engine.limits, **what_ifs(wishes.limits or {}, engine, caller)}
     chosen = {s.name: s.cover for s in sites if s.cover} | covers(wishes.cover or {}, sites)
-    reserves = [_reserve(site, chosen.get(site.name), engine, limits) for site in sites]
-    dropped = _dropped(sites, {r.site for r in reserves if not r.bytes}, chosen)
+    reserves = [_reserve(site, chosen.get(site.name), engine, limits, caller) for site in sites]
+    dropped = _dropped(sites, {r.site for r in reserves if not r.bytes}, chosen, caller)
     reserves = [r for r in reserves if r.bytes or r.cover == "given"]
     budget = _per_slot(wishes.budget, engine)
     given = [_within(r, budget) for r in reserves]
@@ -146,8 +148,13 @@ def plan(
     needs = {site.name: _need(site, engine, limits) for site in sites}
     wanted = {r.site: r.bytes for r in reserves if r.site in chosen}
     requests = {site.name: (needs[site.name], _request(site, engine)) for site in sites}
-    failing = can_fail(given, wanted, requests, everything, total)
-    uncovered = [*_unbounded(sites), *dropped, *map(_uncovered, failing), *not_covered]
+    failing = can_fail(given, wanted, requests, everything, total, caller)
+    uncovered = [
+        *_unbounded(sites, caller),
+        *dropped,
+        *(_uncovered(failure, caller) for failure in failing),
+        *not_covered,
+    ]
     told = {item.site for item in uncovered} | {r.site for r in given if r.follows_limits}
     config = ReserveConfig(
         made_by=f"wstrace {wstrace.__version__}{'' if engine.complete else ' triage'}",
@@ -168,7 +175,7 @@ def plan(
     )
 
 
-def refuse_empty_reserve(made: ReservePlan) -> None:
+def refuse_empty_reserve(made: ReservePlan, caller: Caller = COMMAND) -> None:
     """Raises WstraceError for a reserve of no bytes: it looks like a cure and is none."""
     if any(slot.bytes for slot in made.config.slots):
         return
@@ -176,7 +183,7 @@ def refuse_empty_reserve(made: ReservePlan) -> None:
     helps = next((item.what_helps for item in made.config.not_covered if item.what_helps), "")
     raise WstraceError(
         f"The reserve would have 0 bytes, which covers nothing.{told}",
-        helps or "Give a larger --budget, or record a run that asks for more.",
+        helps or f"Give a larger {caller.budget}, or record a run that asks for more.",
     )
 
 
@@ -200,10 +207,11 @@ def _cost(total: int, engine: Engine, limits: Mapping[str, Limit]) -> Cost:
     return msgspec.structs.replace(made, note=note)
 
 
-def _uncovered(failure: Failing) -> NotCovered:
-    helps = "Record a run that asks for more, or give a size with --cover."
+def _uncovered(failure: Failing, caller: Caller) -> NotCovered:
+    helps = f"Record a run that asks for more, or give a size with {caller.cover}."
     if not failure.observed:
-        helps = "Leave out --cover and --budget for this site, or lower what drives it."
+        given = f"{caller.cover} and {caller.budget}"
+        helps = f"Leave out {given} for this site, or lower what drives it."
     return NotCovered(site=failure.site, why=failure.why, what_helps=helps)
 
 
@@ -219,13 +227,17 @@ def p99(requests: Sequence[Request]) -> int | None:
 
 
 def _reserve(
-    site: SiteBound, choice: str | None, engine: Engine, limits: Mapping[str, Limit]
+    site: SiteBound,
+    choice: str | None,
+    engine: Engine,
+    limits: Mapping[str, Limit],
+    caller: Caller,
 ) -> SiteReserve:
     reserve = _follows(site, engine)
     if choice is None or choice == "bound":
         size = site_bytes(reserve, engine.limits, limits)
         return msgspec.structs.replace(reserve, bytes=size)
-    size, cover = _chosen(choice, site)
+    size, cover = _chosen(choice, site, caller)
     return msgspec.structs.replace(reserve, bytes=size, cover=cover, grade="observed")
 
 
@@ -240,7 +252,7 @@ def _follows(site: SiteBound, engine: Engine) -> SiteReserve:
     return msgspec.structs.replace(reserve, constants={**given, **reserve.constants}, why=why)
 
 
-def _chosen(choice: str, site: SiteBound) -> tuple[int, Cover]:
+def _chosen(choice: str, site: SiteBound, caller: Caller) -> tuple[int, Cover]:
     seen = site.largest or site.bound.observed
     if choice == "observed":
         return seen, "observed"
@@ -250,7 +262,7 @@ def _chosen(choice: str, site: SiteBound) -> tuple[int, Cover]:
         return parse_bytes(choice), "given"
     except WstraceError:
         raise WstraceError(
-            f"--cover {site.function}={choice[:40]}: no such choice.",
+            f"{caller.cover} {site.function}={choice[:40]}: no such choice.",
             "Use bound, observed, p99, or a size such as 64MiB.",
         ) from None
 
@@ -277,12 +289,12 @@ def _extra(total: int, engine: Engine) -> int:
     return sum(max(0, total - counted.get(slot, 0)) for slot in engine.slots) + engine.pinned
 
 
-def _unbounded(sites: Sequence[SiteBound]) -> list[NotCovered]:
+def _unbounded(sites: Sequence[SiteBound], caller: Caller) -> list[NotCovered]:
     return [
         NotCovered(
             site=site.name,
             why=site.bound.why,
-            what_helps=f"Give {', '.join(site.bound.needs)} with --set."
+            what_helps=f"Give {', '.join(site.bound.needs)} with {caller.limits}."
             if site.bound.needs
             else "Record a run that reaches it.",
         )
@@ -292,7 +304,10 @@ def _unbounded(sites: Sequence[SiteBound]) -> list[NotCovered]:
 
 
 def _dropped(
-    sites: Sequence[SiteBound], empty: Collection[str], chosen: Mapping[str, str]
+    sites: Sequence[SiteBound],
+    empty: Collection[str],
+    chosen: Mapping[str, str],
+    caller: Caller,
 ) -> list[NotCovered]:
     """Sites that have asked, and need nothing under the limits of the plan."""
     asked = [s for s in sites if s.name in empty and s.name not in chosen and s.bound.bytes]
@@ -301,7 +316,8 @@ def _dropped(
             site=site.name,
             why=f"needs no bytes under these limits; in the trace it asked "
             f"{human(site.largest)}.",
-            what_helps="Leave out the --set that takes its need away, if it can still ask.",
+            what_helps=f"Leave out what of {caller.limits} takes its need away, if it can "
+            "still ask.",
         )
         for site in asked
     ]

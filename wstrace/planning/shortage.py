@@ -12,6 +12,7 @@ from wstrace.vllm.arena import ALIGNMENT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from wstrace.known_sites.given import Caller
     from wstrace.reserve.schema import SiteReserve
     from wstrace.trace.records import Limit
 
@@ -31,6 +32,7 @@ def can_fail(
     requests: Mapping[str, tuple[int, SiteReserve]],
     limits: Mapping[str, Limit],
     arena: int,
+    caller: Caller,
 ) -> list[Failing]:
     """What is to be said of each site that can ask for more than it gets, or gets less than the
     bytes that its cover `wanted`; it shares an `arena` that other sites may have made larger.
@@ -38,7 +40,7 @@ def can_fail(
     told = []
     for reserve in given:
         need, request = requests[reserve.site]
-        parts = [_cut(reserve, wanted.get(reserve.site, 0))]
+        parts = [_cut(reserve, wanted.get(reserve.site, 0), caller)]
         if reserve.cover != "bound":
             parts.append(_shortage(reserve, request, need, limits, arena))
         if any(parts):
@@ -47,10 +49,11 @@ def can_fail(
     return told
 
 
-def _cut(reserve: SiteReserve, wanted: int) -> str | None:
+def _cut(reserve: SiteReserve, wanted: int, caller: Caller) -> str | None:
     if wanted <= reserve.bytes:
         return None
-    return f"--cover asks for {human(wanted)}, --budget cuts it to {human(reserve.bytes)}."
+    size = human(reserve.bytes)
+    return f"{caller.cover} asks for {human(wanted)}, {caller.budget} cuts it to {size}."
 
 
 def _shortage(

@@ -72,13 +72,19 @@ class Trace:
 
 
 def load_trace(
-    path: Path, run: str | None = None, progress: Progress | None = None, *, whole: bool = False
+    path: Path,
+    run: str | None = None,
+    progress: Progress | None = None,
+    *,
+    whole: bool = False,
+    picks: str = "--run ID",
 ) -> Trace:
     """Read a trace folder or a single file.
 
     Of a folder with several runs the newest is read, unless `run` names one (a prefix will
     do). `progress` is called with the bytes of each file read. Of a large run, requests that
-    are alike are kept once, unless it is wanted `whole` (`ProcessTrace.collapsed`). Raises
+    are alike are kept once, unless it is wanted `whole` (`ProcessTrace.collapsed`). Notes say
+    that a run is picked with `picks`. Raises
     WstraceError (exit 2) for a path that is missing, empty, unreadable, not a trace, or of
     another format.
     """
@@ -101,12 +107,13 @@ def load_trace(
     if meta is not None and _left_nothing(path, meta, run, [h for _, h in headers]):
         runs = ", ".join(sorted({one_line(header.run) for _, header in headers})[:4])
         note = (
-            f"run {one_line(meta.run)} left no trace file; there are those of {runs}: --run ID"
+            f"run {one_line(meta.run)} left no trace file; there are those of {runs}: "
+            f"{picks} picks one"
         )
         return Trace(
             path, meta.run, [], meta, [note], doubts, among_others=True, commands=commands
         )
-    chosen, notes = _choose_run(path, [h.run for _, h in headers], run, headers)
+    chosen, notes = _choose_run(path, run, headers, picks)
     commands, doubts = _run_of(path, chosen)
     meta = together(commands)
     processes = []
@@ -345,9 +352,9 @@ def _begin_with(prefix: str, runs: list[str]) -> list[str]:
 
 
 def _choose_run(
-    path: Path, runs: list[str], wanted: str | None, headers: list[tuple[Path, Header]]
+    path: Path, wanted: str | None, headers: list[tuple[Path, Header]], picks: str
 ) -> tuple[str, list[str]]:
-    distinct = sorted(set(runs))
+    distinct = sorted({header.run for _, header in headers})
     if wanted is not None:
         matching = [wanted] if wanted in distinct else _begin_with(wanted, distinct)
         if len(matching) != 1:
@@ -360,5 +367,6 @@ def _choose_run(
     if len(distinct) == 1:
         return newest, []
     return newest, [
-        f"{len(distinct)} runs in this folder, read the newest ({newest}); --run ID"
+        f"{len(distinct)} runs in this folder, the newest ({newest}) is read; {picks} picks "
+        "another"
     ]

@@ -15,6 +15,7 @@ from wstrace.bounds.by_rule import with_defaults
 from wstrace.errors import WstraceError
 from wstrace.expr.expression import parse
 from wstrace.findings.codes import REFUSED_ELSEWHERE
+from wstrace.known_sites.given import COMMAND, Caller
 from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, plan
 from wstrace.reserve.schema import NotCovered
 from wstrace.vllm.limits import LIMIT_NAMES
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _SYMPTOMS: Final = ("over_reserved", "pointer_moved_after_capture", "unlocked_growth_oom")
 
 
-def plan_report(report: Report) -> ReservePlan:
+def plan_report(report: Report, caller: Caller = COMMAND) -> ReservePlan:
     """The plan for every site of the report whose worst case is known.
 
     WstraceError: no site has one (the message names what is missing), or the text contradicts
@@ -44,14 +45,14 @@ def plan_report(report: Report) -> ReservePlan:
         raise _contradicted(wrong)
     covered = [f for f in wanted if _is_bounded(f)]
     if not covered:
-        raise _incomplete(wanted)
+        raise _incomplete(wanted, caller)
     bounds = _bounds(covered)
     beside = _siblings(wanted, {b.name for b in bounds})
     bounds += [_sibling_bound(s, f) for s, f in beside if s.bound.bytes is not None]
     engine = Engine(limits=_limits(covered, report), complete=False)
     left = _not_covered(wanted, {b.name for b in bounds})
     left += [_sibling_left(s) for s, _ in beside if s.bound.bytes is None]
-    made = plan(bounds, engine, Wishes(), left)
+    made = plan(bounds, engine, Wishes(caller=caller), left)
     return replace(made, config=_of_text(made.config))
 
 
@@ -156,13 +157,13 @@ def _contradicted(finding: Finding) -> WstraceError:
     )
 
 
-def _incomplete(findings: Sequence[Finding]) -> WstraceError:
+def _incomplete(findings: Sequence[Finding], caller: Caller) -> WstraceError:
     needs = sorted({name for f in findings if f.bound for name in f.bound.needs})
     if needs:
-        sets = " ".join(f"--set {name}=N" for name in needs)
+        config = ", or --model-config config.json for the model's numbers"
         return WstraceError(
             "No reserve config: the bound still needs " + ", ".join(needs) + ".",
-            f"Add {sets}, or --model-config config.json for the model's numbers.",
+            f"Add {caller.missing(needs)}{config if caller is COMMAND else ''}.",
         )
     return WstraceError(
         "No reserve config: the text has no arena failure at a site with a known bound.",

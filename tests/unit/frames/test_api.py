@@ -46,7 +46,8 @@ def test_of_several_runs_the_newest_is_read_with_a_warning(tmp_path: Path) -> No
         made = clean(tmp_path / str(number), run=f"run-{number}")
         (file,) = made.glob("*.wst.jsonl")
         file.rename(tmp_path / f"run-{number}.wst.jsonl")
-    with pytest.warns(UserWarning, match="2 runs in this folder") as told:
+    said = r"2 runs in this folder, the newest \(run-\d\) is read; run=ID picks another$"
+    with pytest.warns(UserWarning, match=said) as told:
         wstrace.load(tmp_path)
     assert told[0].filename == __file__
     with warnings.catch_warnings():
@@ -313,3 +314,36 @@ trace.figure("sites"); told()
     assert bound == set()
     assert "plotly" not in table
     assert "plotly" in figure
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"cover": {PREFILL: "most"}}, "cover= "),
+        ({"budget": 1}, "Leave out cover= and budget= for"),
+        ({"limits": {"model": 4}}, "tried with limits=."),
+    ],
+)
+def test_a_refusal_names_the_arguments_of_python(
+    asked: dict[str, Any], says: str, trace: Trace
+) -> None:
+    with pytest.raises(wstrace.WstraceError) as told:
+        trace.reserve(**asked)
+    assert says in str(told.value)
+    assert "--" not in str(told.value)
+
+
+def test_what_can_fail_names_the_arguments_of_python(trace: Trace) -> None:
+    made = trace.reserve(cover={PREFILL: "4MiB"}, budget="1MiB")
+    assert any(
+        "cover= asks for 4.00 MiB, budget= cuts it to 1.00 MiB." in f for f in made.can_fail
+    )
+    told = json.dumps(made.payload()["not_covered"])
+    assert not re.search("--(cover|budget|set|merge)", told)
+
+
+def test_a_log_that_lacks_numbers_says_how_python_gives_them(log: Trace) -> None:
+    with pytest.raises(wstrace.WstraceError) as told:
+        log.reserve()
+    assert 'Add limits={"' in told.value.hint
+    assert "--" not in told.value.hint

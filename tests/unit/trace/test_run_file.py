@@ -111,7 +111,7 @@ def test_the_newest_run_left_nothing_and_an_older_one_does_not_stand_in(tmp_path
     told = wstrace("report", str(tmp_path)).stdout
     assert "holds no trace:" not in told
     assert "no trace file of this run lies beside those of others" in told
-    assert "run newer left no trace file; there are those of older: --run ID" in told
+    assert "run newer left no trace file; there are those of older: --run ID picks one" in told
 
 
 def test_a_run_json_of_another_run_is_told_by_fleet(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from wstrace.findings.finding import Finding, Span
     from wstrace.known_sites.known import KnownSite
+    from wstrace.triage.diagnose.numbers import Given
     from wstrace.triage.extract.engine_settings import Value
     from wstrace.triage.extract.facts import PrintedSize, StepDump
 
@@ -194,20 +195,20 @@ def _why(site: KnownSite, assumed: tuple[str, ...]) -> str:
 def refuse_unfitting(
     site: KnownSite,
     numbers: Mapping[str, int],
-    given: Mapping[str, int],
+    given: Given,
     seen: PrintedSize,
     steps: Sequence[StepDump],
 ) -> None:
-    """WstraceError where `--set` gives what no way to make the printed size allows.
+    """WstraceError where the person gives what no way to make the printed size allows.
 
     Every dump near the failure has to refuse it: with data parallelism each engine has one.
     """
-    used = parse(site.request_formula or site.formula).names & given.keys()
+    used = parse(site.request_formula or site.formula).names & given.numbers.keys()
     loose = {name: value for name, value in numbers.items() if name not in used}
     found = [sizes.deduced(site, loose, seen, step) for step in steps] if used else []
-    told = [deduced.refuses(given) for deduced in found if deduced is not None]
+    told = [deduced.refuses(given.numbers) for deduced in found if deduced is not None]
     if told and all(told):
-        sets = " ".join(f"--set {name}={given[name]}" for name in sorted(used))
+        sets = " ".join(f"{given.option} {name}={given.numbers[name]}" for name in sorted(used))
         raise WstraceError(
             f"{sets} contradicts the log: {told[0]}.",
             "Give the failing server's own numbers, per rank, or leave them out.",

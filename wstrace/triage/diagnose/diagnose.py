@@ -76,7 +76,8 @@ def _several_models(settings: Settings) -> list[str]:
 
 def _unread(settings: Settings, given: Given) -> list[str]:
     return [
-        f"{said[:_SHOWN]} in the text is no number that vLLM reads: give it with --set {name}=N"
+        f"{said[:_SHOWN]} in the text is no number that vLLM reads: give it with "
+        f"{given.option} {name}=N"
         for name, said in settings.unread().items()
         if name not in given.numbers
     ]
@@ -181,7 +182,7 @@ def _ruled(scene: _Scene, settings: Settings, given: Given) -> _Ruled:
     deduced = None
     if site and required and required.bytes is not None:
         deduced = sizes.deduced(site, numbers, required, scene.step)
-        bounding.refuse_unfitting(site, numbers, given.numbers, required, scene.steps)
+        bounding.refuse_unfitting(site, numbers, given, required, scene.steps)
     return _Ruled(rule, numbers, rivals, deduced)
 
 
