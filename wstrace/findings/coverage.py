@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
 
 from wstrace.findings.ends import start_died
 from wstrace.findings.finding import Finding
@@ -14,6 +15,8 @@ from wstrace.vllm.methods import STREAMS
 # PyTorch 2.13: torch.cuda.CUDAGraph, as the hook table's labels begin.
 ON_GRAPHS = "CUDAGraph."
 ON_STREAMS = frozenset(known.label for known in STREAMS)
+MOST_MISSING: Final = 10_000
+"""Ranks, and nodes, that are looked for: more than any engine has."""
 
 
 def find(worker: Worker) -> list[Finding]:
@@ -100,25 +103,46 @@ def find_missing(ranks: list[Worker]) -> list[Finding]:
         Finding(
             code="WS402",
             severity="inconclusive",
-            detail=f"{len(missing)} of {len(missing) + len(ranks)} ranks left no trace"
-            + _dark(ranks),
+            detail=_how_many(missing, ranks) + _dark(ranks),
             advice="Install wstrace on every node, and give the gate all trace folders.",
             ranks=tuple(missing),
         )
     ]
 
 
+def _how_many(missing: list[Ranks], ranks: list[Worker]) -> str:
+    if len(missing) < MOST_MISSING:
+        return f"{len(missing)} of {len(missing) + len(ranks)} ranks left no trace"
+    return (
+        f"{len(missing):,} ranks or more left no trace (no more are counted: the group sizes "
+        "in the trace may be wrong)"
+    )
+
+
 def missing_ranks(ranks: list[Worker]) -> list[Ranks]:
-    """Expected (dp, pp, pcp, tp) places without a worker record, from the group sizes."""
+    """Expected (dp, pp, pcp, tp) places without a worker record, from the group sizes; the
+    first `MOST_MISSING`, since a trace may say any size."""
     if not ranks:
         return []
     world = ranks[0].init.world
     groups = [world.dp, world.pp, world.pcp, world.tp]
-    places = product(*(range(size or 1) for size in groups))
     seen = {tuple(n or 0 for n in (r.dp, r.pp, r.pcp, r.tp)) for r in (v.ranks for v in ranks)}
-    lost = [place for place in places if place not in seen]
+    lost = islice(
+        (p for p in _places([size or 1 for size in groups]) if p not in seen), MOST_MISSING
+    )
     alone = (world.pcp or 1) == 1
     return [Ranks(dp=dp, pp=pp, pcp=None if alone else pcp, tp=tp) for dp, pp, pcp, tp in lost]
+
+
+def _places(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """As itertools.product of their ranges, which would hold each of these."""
+    if not sizes:
+        yield ()
+    if not sizes or min(sizes) < 1:
+        return
+    for first in range(sizes[0]):
+        for rest in _places(sizes[1:]):
+            yield first, *rest
 
 
 def _dark(ranks: list[Worker]) -> str:
@@ -134,4 +158,5 @@ def dark_nodes(ranks: list[Worker]) -> list[int]:
     counts = {v.init.world.node for v in ranks}
     if len(counts) != 1 or None in nodes | counts:
         return []
-    return [node for node in range(max(c or 0 for c in counts)) if node not in nodes]
+    every = range(min(MOST_MISSING, max(c or 0 for c in counts)))
+    return [node for node in every if node not in nodes]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wstrace.fleet.fleet import Fleet
 
 VERSION: Final = 1
-_LEFT_OUT: Final = ("sites", "findings", "setting", "digest", "lasting")
+_LEFT_OUT: Final = ("sites", "findings", "setting", "digest", "lasting", "unwritten")
 
 
 def json_pieces(fleet: Fleet) -> Iterator[str]:

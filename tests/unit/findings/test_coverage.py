@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.findings.build import MOE, ask, grown, locked, process, session
 from wstrace.findings.analysed_run import analyse
+from wstrace.findings.coverage import MOST_MISSING
 from wstrace.trace.reader import Trace
 from wstrace.trace.records import (
     Counts,
@@ -21,6 +24,7 @@ from wstrace.trace.records import (
     ScheduledRequest,
     Step,
     Truncated,
+    WorkerInit,
 )
 
 SIZE = 1 << 20
@@ -63,6 +67,33 @@ def test_a_missing_rank_is_named() -> None:
     (finding,) = [f for f in run.findings if f.code == "WS402"]
     assert [(r.dp, r.pp, r.tp) for r in finding.ranks] == [(0, 0, 1)]
     assert run.verdict() == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"tp": 20_000_000, "pp": 1000}, {"dp": 10**15}, {"tp": MOST_MISSING + 1}]
+)
+def test_a_world_of_any_size_takes_no_memory_for_it(sizes: dict[str, int]) -> None:
+    world = Ranks(**{"dp": 1, "pp": 1, "tp": 1, "node": 10**15, **sizes})
+    made = process(*CLEAN, world=world)
+    made.records = [
+        msgspec.structs.replace(r, ranks=msgspec.structs.replace(r.ranks, node=0))
+        if isinstance(r, WorkerInit)
+        else r
+        for r in made.records
+    ]
+    tracemalloc.start()
+    run = session(made)
+    (finding,) = [f for f in run.findings if f.code == "WS402"]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 64 << 20
+    assert len(finding.ranks) == MOST_MISSING
+    assert finding.detail.startswith("10,000 ranks or more left no trace (no more are counted")
+
+
+def test_a_group_of_no_rank_promises_none() -> None:
+    run = session(process(*CLEAN, world=Ranks(dp=10**15, pp=-1, tp=1)))
+    assert not [f for f in run.findings if f.code == "WS402"]
 
 
 def test_an_escape_beside_a_missing_rank_is_findings() -> None:

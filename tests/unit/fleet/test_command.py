@@ -294,6 +294,7 @@ def test_a_copy_under_another_name_counts_once(tmp_path: Path) -> None:
     shutil.copy(file, file.with_name("again.wst.jsonl"))
     (row,) = fleet(str(tmp_path / "t"), "--no-cache")["runs"]
     assert row["ranks"] == 1
+    assert not {"lasting", "unwritten"} & row.keys()
     assert row["words"] == ["1 file of this run lay there twice: counted once"]
 
 
