@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wstrace.slicer.static import CallPlace, Project
-from wstrace.slicer.syntax import FunctionSource, functions, parameters
+from wstrace.slicer.syntax import FunctionSource, called_name, functions, parameters
 
 # vLLM 0.13.0 to 0.33.0: WorkspaceManager; the last two since 0.32.0.
 METHODS: Final = ("get_simultaneous", "get_persistent", "get_persistent_resource")
@@ -120,7 +120,7 @@ def _handed_on(source: FunctionSource) -> Iterator[tuple[ast.Call, str]]:
 
 
 def _partial(call: ast.Call) -> bool:
-    return _callee(call) == "partial" and bool(call.args)
+    return called_name(call) == "partial" and bool(call.args)
 
 
 def _simple(node: ast.AST) -> bool:
@@ -183,7 +183,7 @@ def _asked(call: ast.Call, aliases: Holders, held: Holders, kept: bool) -> Held 
         method, before = found
         plain = call.args[1:] if _of_the_class(call.func) else call.args
         return method, (*before, *_given(plain, call.keywords))
-    if _callee(call) == "methodcaller" and call.args:
+    if called_name(call) == "methodcaller" and call.args:
         named = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
         if isinstance(named, str) and named in METHODS:
             return named, _given(call.args[1:], call.keywords)
@@ -198,7 +198,7 @@ def _of_the_class(func: ast.expr) -> bool:
 
 def _of_partial(call: ast.Call, aliases: Holders, held: Holders) -> Held | None:
     """The method that a partial calls, and the specs that it has already."""
-    if _callee(call) != "partial" or not call.args:
+    if called_name(call) != "partial" or not call.args:
         return None
     found = _held(call.args[0], aliases, held)
     if found is None:
@@ -216,19 +216,13 @@ def _held(node: ast.expr, aliases: Holders, held: Holders) -> Held | None:
         return (node.attr, ()) if node.attr in METHODS else held.get(node.attr)
     if isinstance(node, ast.Name):
         return aliases.get(node.id)
-    if isinstance(node, ast.Call) and _callee(node) == "getattr" and len(node.args) > 1:
+    if isinstance(node, ast.Call) and called_name(node) == "getattr" and len(node.args) > 1:
         name = node.args[1]
         text = name.value if isinstance(name, ast.Constant) else None
         return (text, ()) if isinstance(text, str) and text in METHODS else None
     if isinstance(node, ast.Call):
         return _of_partial(node, aliases, held)
     return None
-
-
-def _callee(call: ast.Call) -> str:
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 def _aliases(source: FunctionSource, held: Holders) -> Holders:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wstrace.slicer.effects import terminates
-from wstrace.slicer.syntax import Block, Enclosing, FunctionSource
+from wstrace.slicer.syntax import Block, Enclosing, FunctionSource, called_name
 
 # Python's typing: False where the code runs.
 _NEVER: Final = "TYPE_CHECKING"
@@ -83,7 +83,7 @@ def after_lock(source: FunctionSource, node: ast.AST) -> bool:
     point = source.places[id(node)]
     while True:
         for statement in reversed(point.block[: point.index]):
-            called = {_callee(n) for n in ast.walk(statement) if isinstance(n, ast.Call)}
+            called = {called_name(n) for n in ast.walk(statement) if isinstance(n, ast.Call)}
             if not called.isdisjoint(_UNLOCKS):
                 return False
             if not called.isdisjoint(_LOCKS) and _locks(statement):
@@ -146,9 +146,17 @@ def _items(looped: ast.expr) -> bool | None:
     if isinstance(looped, ast.Tuple | ast.List | ast.Set):
         starred = any(isinstance(e, ast.Starred) for e in looped.elts)
         return None if starred else bool(looped.elts)
-    if isinstance(looped, ast.Call) and _callee(looped) in ("enumerate", "reversed", "sorted"):
+    if isinstance(looped, ast.Call) and called_name(looped) in (
+        "enumerate",
+        "reversed",
+        "sorted",
+    ):
         return _items(looped.args[0]) if looped.args else None
-    if isinstance(looped, ast.Call) and _callee(looped) == "range" and len(looped.args) == 1:
+    if (
+        isinstance(looped, ast.Call)
+        and called_name(looped) == "range"
+        and len(looped.args) == 1
+    ):
         most = looped.args[0]
         number = most.value if isinstance(most, ast.Constant) else None
         return number > 0 if isinstance(number, int) else None
@@ -218,9 +226,9 @@ def _within(owner: ast.With | ast.AsyncWith, block: Block, index: int) -> Iterat
             continue
         first = call.args[0] if call.args else None
         lane_0 = isinstance(first, ast.Constant) and first.value == 0
-        if _callee(call) == _LANE and not lane_0:
+        if called_name(call) == _LANE and not lane_0:
             yield FlowGuard(call, True, owner.lineno, said=f"in {ast.unparse(call)}")
-        if _callee(call) == _SUPPRESS and any(map(_may_fail, block[:index])):
+        if called_name(call) == _SUPPRESS and any(map(_may_fail, block[:index])):
             kinds = ", ".join(ast.unparse(a) for a in call.args)
             yield FlowGuard(call, True, owner.lineno, said=f"{kinds} is not raised")
 
@@ -339,9 +347,3 @@ def _may_fail(statement: ast.stmt) -> bool:
 
 def _raises(block: Block) -> bool:
     return isinstance(block[-1], ast.Raise)
-
-
-def _callee(call: ast.Call) -> str:
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""

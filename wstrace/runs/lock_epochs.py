@@ -3,9 +3,10 @@
 No other place decides it.
 vLLM locks its workspace when warm-up is done (`WorkspaceManager.lock`, 0.13 on). Elastic EP
 unlocks it, warms up again and locks it anew, so there may be several locks: an *epoch* is the
-time from one of them to the next unlock or lock. Where nothing locks (eager mode, the V2 model
-runner) the epoch begins with serving. "Before" an epoch is all that came earlier in time: a
-request made after an unlock is before the next lock, and not before the last one.
+time from one of them to the next unlock or lock, else to the end. Where nothing locks (eager
+mode, the V2 model runner) the epoch begins with serving. "Before" an epoch is all that came
+earlier in time: a request made after an unlock is before the next lock, and not before the
+last one.
 """
 
 from __future__ import annotations

@@ -399,3 +399,10 @@ def defined(path: str, name: str) -> int:
     tree = parsed(path)
     every = ast.walk(tree) if tree is not None else ()
     return sum(isinstance(n, FunctionNode) and getattr(n, "name", "") == name for n in every)
+
+
+def called_name(call: ast.Call) -> str:
+    """The last name of what is called: `lock` of `manager.lock()`; empty where it has none."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from wstrace.slicer.syntax import FunctionNode, FunctionSource, functions, made
+from wstrace.slicer.syntax import FunctionNode, FunctionSource, called_name, functions, made
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class Project:
                 for call in ast.walk(node):
                     if isinstance(call, ast.Call) and id(call) in source.places:
                         place = CallPlace(source, module, call)
-                        found.setdefault(_called(call), []).append(place)
+                        found.setdefault(called_name(call), []).append(place)
             self._calls[module] = found
         return self._calls[module]
 
@@ -307,12 +307,6 @@ def _annotated(cls: ast.ClassDef) -> dict[str, ast.expr]:
         assert isinstance(node, ast.AnnAssign)
         found.setdefault(name, node.annotation)
     return found
-
-
-def _called(call: ast.Call) -> str:
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 def _bound_by(alias: ast.alias) -> str:
