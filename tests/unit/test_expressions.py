@@ -1,4 +1,5 @@
-"""Each regular expression of the package has `# matches: SAMPLE` above it, and matches it."""
+"""Each regular expression of the package and of its tools has `# matches: SAMPLE` above it, and
+matches it."""
 
 from __future__ import annotations
 
@@ -13,10 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-import wstrace
-from tests.sources import tree
+from tests.sources import ROOT, files, tree
 
-FOLDER = Path(wstrace.__file__).parent
 MARK = "# matches: "
 FINDING = {"search", "match", "fullmatch", "findall", "finditer"}
 CALLS = FINDING | {"compile", "sub", "subn", "split"}
@@ -33,12 +32,12 @@ class Expression(NamedTuple):
 
 @functools.cache
 def expressions(path: Path) -> list[Expression]:
-    """Those of one module; what is passed by name has its sample where it is compiled."""
-    text = (FOLDER / path).read_text("utf-8")
-    found = list(_calls(tree(FOLDER / path))) if CALL.search(text) else []
+    """Those of one module."""
+    text = (ROOT / path).read_text("utf-8")
+    found = list(_calls(tree(ROOT / path))) if CALL.search(text) else []
     if not found:
         return []
-    module = importlib.import_module(".".join(("wstrace", *path.with_suffix("").parts)))
+    module = importlib.import_module(".".join(path.with_suffix("").parts))
     lines = ["", *text.split("\n")]
     return [
         Expression(
@@ -61,7 +60,7 @@ def _calls(
 def _is_expression(call: ast.Call) -> bool:
     match call.func:
         case ast.Attribute(ast.Name("re"), name) if name in CALLS:
-            return not isinstance(call.args[0], ast.Name)
+            return True
     return False
 
 
@@ -78,14 +77,14 @@ def compiled(found: Expression) -> re.Pattern[str]:
     return pattern
 
 
-FILES = [path.relative_to(FOLDER) for path in sorted(FOLDER.rglob("*.py"))]
+FILES = [path.relative_to(ROOT) for path in files("wstrace", "tools")]
 
 
 def test_the_expressions_are_found() -> None:
     found = [one for path in FILES for one in expressions(path)]
-    assert len(found) > 130
-    rooms = {one.module.__name__.split(".")[1] for one in found}
-    assert rooms >= {"triage", "safe_texts", "cli"}
+    assert len(found) > 150
+    rooms = {".".join(one.module.__name__.split(".")[:2]) for one in found}
+    assert rooms >= {"wstrace.triage", "wstrace.safe_texts", "wstrace.cli", "tools.gpu"}
 
 
 @pytest.mark.parametrize("file", FILES, ids=str)

@@ -42,6 +42,7 @@ SHARE: Final = 0.1
 
 
 def resident_mb() -> float:
+    # matches: "VmRSS:\t   10240 kB"
     found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) / 1024

@@ -234,6 +234,7 @@ def first_requests(firsts: Sequence[float], again: Sequence[float]) -> str:
 
 def sentence(rows: Sequence[Row], firsts: Sequence[float], steps: str) -> str:
     """What the README says; the control row is left out. `steps` is the table of steps."""
+    # matches: "| +12 |"
     added = [int(number) for number in re.findall(r"\| \+(\d+) \|", steps)]
     calls = [median(row.off) for row in rows[:-1]]
     ratios = [ratio for row in rows[:-1] for ratio in row.ratios]

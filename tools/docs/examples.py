@@ -23,6 +23,7 @@ from tools.docs.page import Generator, Pages
 
 DATA = ROOT / "tests" / "data" / "docs"
 SAMPLES = ROOT / "sample_traces"
+# matches: "<!-- run: report demo-crash | head -3 -->\n```text\nclean\n```"
 BLOCK = re.compile(
     r"(?P<marker><!-- run: (?P<command>[^|\n]+?)(?: \| (?P<cut>[^\n]+?))? -->\n)"
     r"```(?P<kind>\w*)\n.*?^```$",

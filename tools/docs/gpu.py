@@ -11,7 +11,7 @@ from tools.docs.page import Generator, Pages
 from tools.gpu.keep import TABLES
 from tools.gpu.table import Claim, markdown, show
 
-# <!-- made by scripts/make-docs gpu -->, <!-- tables: a, g-0.26.0 -->, tables, <!-- end -->
+# matches: "<!-- made by scripts/make-docs gpu -->\n<!-- tables: a -->\n<!-- end -->"
 BLOCK: Final = re.compile(
     r"(<!-- made by scripts/make-docs gpu -->\n<!-- tables: ([^>]+) -->\n).*?(<!-- end -->)",
     re.DOTALL,

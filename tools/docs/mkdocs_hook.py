@@ -9,6 +9,7 @@ import posixpath
 import re
 from typing import Any
 
+# matches: "[the gate](gate.md)"
 LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s:]+)\)")
 
 

@@ -18,7 +18,7 @@ WITH_PAGE: Final = (
     "h100-vllm-0.21.0-turboquant-crash",
     "h100-vllm-0.21.0-turboquant-grow",
 )
-# <script type="application/octet-stream" id="plotly-gz">H4sIAAAA...
+# matches: '<script type="application/octet-stream" id="plotly-gz">H4sIAAAA'
 PLOTLY: Final = re.compile(r'(<script[^>]* id="plotly-gz">)[^<]*')
 
 

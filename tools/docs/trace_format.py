@@ -45,6 +45,7 @@ def source_type(kind: Any, name: str) -> str:
     words = get_args(getattr(records, text, None))
     if 0 < len(words) <= MOST_WORDS and all(isinstance(word, str) for word in words):
         return f"one of {list(words)}"
+    # matches: "Int | None"
     plain = re.sub(r"\bInt\b", "int", text)  # of 64 bits, as the page says
     return plain.replace('"', "").replace("Literal[", "one of [")
 

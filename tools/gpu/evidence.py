@@ -13,8 +13,9 @@ from typing import Any, Final
 from wstrace.findings.analysed_run import AnalysedRun, load_run
 from wstrace.runs.worker import Worker
 
+# matches: "Workspace is locked but allocation from 'f' requires 9 MB, current size is 2 MB"
 LOCKED: Final = re.compile(
-    r"AssertionError: Workspace is locked but allocation from '(?P<caller>[^']+)' "
+    r"Workspace is locked but allocation from '(?P<caller>[^']+)' "
     r"requires (?P<required>[\d.]+) MB, current size is (?P<current>[\d.]+) MB"
 )
 

@@ -28,7 +28,7 @@ from tools.gpu.host import FACTS
 from wstrace.errors import WstraceError
 
 TABLES: Final = ROOT / "sample_traces" / "gpu-tables"
-# matches: the "/opt/torch/bin/" of "Command '['/opt/torch/bin/python3', '-P']' timed out"
+# matches: "Command '['/opt/torch/bin/python3', '-P']' timed out"
 FOLDERS: Final = re.compile(r"(?<![\w/.])/(?:[\w.+-]+/)+")
 NEVER_LOCKS: Final = ("b", "e", "h-prefix")
 GATE: Final = (sys.executable, "-m", "wstrace.cli.app", "gate")

@@ -20,12 +20,18 @@ from tools import ROOT
 
 SAMPLES: Final = ROOT / "sample_traces"
 FOLDERS: Final = (
+    # matches: '"/opt/engine/vllm/worker.py'
     (re.compile(r'(")/(?:[\w.+-]+/)*engine/(?=vllm/)'), r"\1"),
+    # matches: '"/data/caches/models/tiny'
     (re.compile(r'(")/(?:[\w.+-]+/)*caches/(?=models/)'), r"\1"),
+    # matches: '"/opt/torch/bin/python3"'
     (re.compile(r'(")/(?:[\w.+-]+/)*bin/(?=python3")'), r"\1"),
 )
+# matches: '"host":"node7"'
 HOST: Final = re.compile(r'"host":"([^"]+)"')
+# matches: 'wrote /tmp/trace'
 LEFT: Final = re.compile(r'(?<![\w/.])/(?:opt|tmp|home|root|work|mnt)/[^"\s]*')
+# matches: "h100-vllm-0.26.0"
 NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 

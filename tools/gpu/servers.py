@@ -27,7 +27,9 @@ from tools.gpu.host import Host
 from wstrace.errors import WstraceError
 from wstrace.testbed.engine import Server, prompt_of
 
+# matches: "Initializing a V1 LLM engine (v0.26.0)"
 ANNOUNCED: Final = re.compile(r"Initializing a V1 LLM engine")
+# matches: "KV cache size: 1,024 tokens"
 SIZED: Final = re.compile(r"KV cache size: [\d,]+ tokens")
 SETTLE_SECONDS: Final = 2.0
 POLL_SECONDS: Final = 0.05
@@ -190,9 +192,9 @@ class GpuServer(Server):
             time.sleep(0.2)
 
 
-# matches: "AssertionError", "(EngineCore pid=7) ValueError: no such backend"
+# matches: "(EngineCore pid=7) ValueError: no such backend"
 _ERROR: Final = re.compile(r"\b\w*(?:Error|Exception)\b(?:: |$)")
-# matches: "WARNING 11-28 17:29:07 [system_utils.py:299] ... errors like `OSError: [Errno 24]`"
+# matches: "WARNING 11-28 17:29:07 [system_utils.py:299] errors like `OSError: [Errno 24]`"
 _NO_ERROR: Final = re.compile(r"\b(?:WARNING|INFO|DEBUG) \d\d-\d\d ")
 
 
@@ -202,4 +204,5 @@ def last_error(log: str) -> str:
     errors = [line for line in lines if _ERROR.search(line) and not _NO_ERROR.search(line)]
     causes = [line for line in errors if "Engine core initialization failed" not in line]
     chosen = causes or errors or lines
+    # matches: "(EngineCore pid=7) ValueError: no"
     return re.sub(r"^\(.*?\)\s*", "", chosen[-1])[:400] if chosen else "an empty log"

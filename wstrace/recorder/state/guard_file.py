@@ -50,8 +50,14 @@ def file_of_rank(path: str, ranks: Ranks) -> str:
 def files_of_ranks(path: Path) -> list[Path]:
     """What `file_of_rank` named of this path and is there now, by name."""
     stem, ending = os.path.splitext(path.name)
-    named = re.escape(stem) + _OF_RANK.pattern + re.escape(ending or ENDING)
-    return sorted(file for file in path.parent.glob("*") if re.fullmatch(named, file.name))
+    ending = ending or ENDING
+    return sorted(
+        file
+        for file in path.parent.glob("*")
+        if file.name.startswith(stem)
+        and file.name.endswith(ending)
+        and _OF_RANK.fullmatch(file.name, len(stem), len(file.name) - len(ending))
+    )
 
 
 def lines(ranks: Ranks, guard: GuardState) -> Iterator[str]:
