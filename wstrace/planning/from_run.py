@@ -12,12 +12,13 @@ from wstrace.findings.ends import died_at
 from wstrace.known_sites.given import Told
 from wstrace.known_sites.known import known_names
 from wstrace.planning.earlier import BEHIND, Earlier, applied_config
+from wstrace.planning.over_ranks import over_ranks
 from wstrace.planning.plan import Engine, ReservePlan, SiteBound, Wishes, p99, plan
 from wstrace.reserve.schema import NotCovered
 from wstrace.runs.accounting import window_of
 from wstrace.runs.run import RunSite
 from wstrace.runs.worker import Worker, ranks_named
-from wstrace.trace.records import Memory, Slot
+from wstrace.trace.records import Limit, Memory, Slot
 from wstrace.units import human
 from wstrace.vllm import dispatch
 
@@ -37,7 +38,7 @@ def plan_run(run: AnalysedRun, wishes: Wishes, earlier: Sequence[Earlier] = ()) 
             "Run `wstrace doctor`: the plugin may not load in vLLM's processes.",
         )
     given = _complete(run.workers, wishes.limits or {})
-    sites = site_bounds(run.sites)
+    sites = site_bounds(run.sites, run.workers[0].limits)
     covered = [*behind_the_end(run), *not_covered(run)]
     kept = [*applied(run), *earlier]
     floor = unnamed(run, kept)
@@ -126,21 +127,25 @@ def _complete(ranks: Sequence[Worker], limits: Mapping[str, Told]) -> dict[str, 
     return given
 
 
-def site_bounds(sites: Sequence[RunSite]) -> list[SiteBound]:
-    """One SiteBound a site: the largest bound and request over its slots and ranks."""
+def site_bounds(sites: Sequence[RunSite], recorded: Mapping[str, Limit]) -> list[SiteBound]:
+    """One SiteBound a site: the largest bound and request over its slots and ranks, under the
+    `recorded` limits and others."""
     grouped: dict[str, list[RunSite]] = {}
     for site in sites:
         grouped.setdefault(str(site.key), []).append(site)
-    return [_site_bound(group) for group in grouped.values()]
+    return [_site_bound(group, recorded) for group in grouped.values()]
 
 
-def _site_bound(group: Sequence[RunSite]) -> SiteBound:
+def _site_bound(group: Sequence[RunSite], recorded: Mapping[str, Limit]) -> SiteBound:
     worst = max(group, key=lambda s: s.bound.bytes or 0)
+    ranks = {
+        id(w): (w.limits, b) for s in group for (w, _), b in zip(s.uses, s.bounds, strict=True)
+    }
     requests = [request for site in group for _, use in site.uses for request in use.requests]
     return SiteBound(
         file=worst.key.file,
         function=worst.key.function,
-        bound=worst.bound,
+        bound=over_ranks(list(ranks.values()), recorded),
         largest=max(s.largest for s in group),
         p99=p99(requests),
         slots=tuple(sorted({site.slot for site in group})),

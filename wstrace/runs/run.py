@@ -22,15 +22,14 @@ BoundOf = Callable[[SiteKey], Bound]
 class RunSite:
     """One site in one slot over all ranks: the row of every table. Sizes are bytes.
 
-    `bound` is the worst rank's, `rank_bounds` each rank's bytes in the order of `uses`: of an
-    observed bound, which like ranks share, the largest that the rank itself asked for.
+    `bound` is the worst rank's, `bounds` are the ranks' in the order of `uses`.
     """
 
     key: SiteKey
     slot: Slot
     uses: list[tuple[Worker, WorkerSite]]
     bound: Bound
-    rank_bounds: list[int | None] = field(default_factory=list)
+    bounds: list[Bound] = field(default_factory=list)
 
     @property
     def caller(self) -> str:
@@ -85,6 +84,13 @@ class RunSite:
             use.calls.get("serving") or any(r.phase == "serving" for r in use.requests)
             for _, use in self.uses
         )
+
+    @property
+    def rank_bounds(self) -> list[int | None]:
+        """Each rank's bytes in the order of `uses`: of an observed bound, which like ranks
+        share, the largest that the rank itself asked for."""
+        pairs = zip(self.uses, self.bounds, strict=True)
+        return [_own_bytes(worker, self.key, bound) for (worker, _), bound in pairs]
 
     @cached_property
     def captured(self) -> bool:
@@ -153,8 +159,7 @@ class Run:
     ) -> RunSite:
         bounds = [self._bound(worker, key) for worker, _ in uses]
         worst = max(bounds, key=lambda b: b.bytes or 0)
-        own = [_own_bytes(v, key, b) for (v, _), b in zip(uses, bounds, strict=True)]
-        return RunSite(key, slot, uses, worst, own)
+        return RunSite(key, slot, uses, worst, bounds)
 
     def _bound(self, worker: Worker, key: SiteKey) -> Bound:
         """A site's bound over all slots and over all ranks with the same limits: a slot or a
