@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -147,15 +149,18 @@ def ranks(folder: Path) -> Facts:
     """Two worker processes of tensor parallel: locked at different sizes, and at the same."""
     pids = []
     for name, sizes in (("uneven", (2 * MIB, MIB)), ("even", (MIB, MIB))):
+        meet = multiprocessing.get_context("fork").Barrier(2, timeout=600)
+        started = []
         for rank, size in enumerate(sizes):
-            pids.append(os.fork())
-            if not pids[-1]:
-                os._exit(_rank(folder / name, rank, size))
-            assert os.waitpid(pids[-1], 0)[1] == 0
+            started.append(os.fork())
+            if not started[-1]:
+                os._exit(_rank(folder / name, rank, size, meet))
+        assert [os.waitpid(pid, 0)[1] for pid in started] == [0, 0]
+        pids += started
     return {"pids": pids}
 
 
-def _rank(folder: Path, rank: int, size: int) -> int:
+def _rank(folder: Path, rank: int, size: int, meet: Barrier) -> int:
     groups = module("distributed.parallel_state")
     groups.get_tp_group = lambda: SimpleNamespace(rank_in_group=rank)  # type: ignore[attr-defined]
     try:
@@ -163,7 +168,9 @@ def _rank(folder: Path, rank: int, size: int) -> int:
             engine = Engine({"profile_run": lambda: ask(size), "capture_model": lock})
             engine.wrapper.vllm_config.parallel_config.tensor_parallel_size = 2
             engine.wrapper.worker.rank = rank
-            engine.start().step(a=3)
+            engine.start()
+            meet.wait()  # as ranks of an engine do: neither is done before the other is there
+            engine.step(a=3)
     except BaseException as error:
         print(repr(error), file=sys.stderr)
         return 1
