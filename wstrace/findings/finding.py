@@ -67,7 +67,8 @@ class FromLog:
     `at` is the line of `path`, in its `part` where it is a thread or an archive; `line` the
     site's own, which differs from build to build. Sizes stand as they were printed, `*_exact`
     where the bytes behind one are known. `name` is the key of a persistent resource, `module`
-    the file below the vllm package. `rule` is the known site, `numbers` what its formula was
+    the file below the vllm package. `version` and `model` are of the engine that the text shows
+    there. `rule` is the known site, `numbers` what its formula was
     computed with, `fits` the releases whose formula alone makes the size, `siblings` the sites
     of the same backend that fail next. `commands` are what to type, the best first. `title` is
     the headline where the code's own would say more than the text shows.
@@ -95,6 +96,7 @@ class FromLog:
     siblings: tuple[Sibling, ...] = ()
     part: str = ""
     title: str = ""
+    model: str | None = None
 
     @property
     def fixed_in(self) -> str | None:

@@ -195,12 +195,20 @@ def _of_log(source: RowSource, run: LogRun, sentence: str) -> RunSummary:
         digest=source.digest,
         verdict=run.verdict(),
         sentence=sentence if run.findings else "nothing about the workspace in this log",
-        model=str(run.report.config.get("model", "")),
+        model=run.model or "",
         vllm=run.vllm_version or "",
         words=[*source.words, *run.notes],
-        findings=[dict(row) for row in finding_rows(run.findings, source.run)],
+        findings=list(_log_findings(source, run)),
         folders=source.places,
     )
+
+
+def _log_findings(source: RowSource, run: LogRun) -> Iterator[Row]:
+    """Each finding with its own engine: a text may be of several."""
+    rows = finding_rows(run.findings, source.run)
+    for row, finding in zip(rows, run.findings, strict=True):
+        log = finding.log
+        yield {**row, **({"model": log.model or "", "vllm": log.version or ""} if log else {})}
 
 
 def _time(nanoseconds: int) -> str:

@@ -190,11 +190,12 @@ def _escapes(row: RunSummary) -> Iterator[Mapping[str, Any]]:
     for finding in row.findings:
         if finding["code"] not in ESCAPES:
             continue
-        key = (finding["file"], finding["function"], finding["ubatch"], finding["lane"])
+        place = (finding["file"], finding["function"], finding["ubatch"], finding["lane"])
+        key = (*place, *_engine(finding, row))
         seen = worst.setdefault(key, {**finding, "codes": finding["code"]})
         if (finding["serving_bytes"] or 0) > (seen["serving_bytes"] or 0):
             worst[key] = {**finding, "codes": finding["code"]}
-    for finding in worst.values():
+    for (*_, model, vllm), finding in worst.items():
         # the line moves from build to build: the function and its file are the site
         caller = "" if finding["file"] else finding["caller"] or "unknown site"
         yield {
@@ -203,8 +204,8 @@ def _escapes(row: RunSummary) -> Iterator[Mapping[str, Any]]:
             "caller": caller,
             "ubatch": finding["ubatch"],
             "lane": finding["lane"],
-            "model": row.model,
-            "vllm": row.vllm,
+            "model": model,
+            "vllm": vllm,
             "runs": 1,
             "died": int(row.died),
             "codes": finding["codes"],
@@ -219,16 +220,22 @@ def _escapes(row: RunSummary) -> Iterator[Mapping[str, Any]]:
         }
 
 
+def _engine(finding: Mapping[str, Any], row: RunSummary) -> tuple[str, str]:
+    """Model and version of a finding: its own where a log may be of several engines."""
+    return finding.get("model", row.model), finding.get("vllm", row.vllm)
+
+
 def _risks(row: RunSummary) -> Iterator[Mapping[str, Any]]:
     for finding in row.findings:
         above = (finding["bound_bytes"] or 0) > (finding["arena_bytes"] or 0)
         if finding["code"] in FORETOLD and finding["severity"] != "note" and above:
+            model, vllm = _engine(finding, row)
             names = ("file", "function", "ubatch", "lane", "code", "bound_bytes", "grade")
             yield {
                 **{name: finding[name] for name in names},
                 "arena_bytes": finding["arena_bytes"],
-                "model": row.model,
-                "vllm": row.vllm,
+                "model": model,
+                "vllm": vllm,
                 "runs": 1,
                 "example": row.run,
                 "page": row.page or None,

@@ -48,10 +48,22 @@ class LogRun(AnalysedRun):
     @property
     def vllm_version(self) -> str | None:
         """The version that the text names, at the worst finding or in its configuration."""
+        return self._engine[1]
+
+    @property
+    def model(self) -> str | None:
+        """The model that the text names in the same place."""
+        return self._engine[0]
+
+    @cached_property
+    def _engine(self) -> tuple[str | None, str | None]:
         from wstrace.triage.diagnose.numbers import version_of
 
-        found = (f.log.version for f in self.findings if f.log and f.log.version)
-        return next(found, version_of(self.report.config))
+        logs = (finding.log for finding in self.findings if finding.log)
+        found = ((log.model, log.version) for log in logs if log.model or log.version)
+        model = self.report.config.get("model")
+        own = str(model) if model else None, version_of(self.report.config)
+        return next(found, own)
 
 
 def is_log(path: Path) -> bool:

@@ -153,7 +153,9 @@ def incidents(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _text_of(finding: Finding) -> object:
-    return (finding.log.path, finding.log.part) if finding.log else None
+    """A text, and the engine of it: of another one it is another incident."""
+    log = finding.log
+    return (log.path, log.part, log.model, log.version) if log else None
 
 
 def _same(one: Finding, other: Finding) -> bool:
@@ -165,6 +167,8 @@ def _same(one: Finding, other: Finding) -> bool:
     if first is None or second is None:
         return False
     if first.version and second.version and first.version != second.version:
+        return False
+    if first.model and second.model and first.model != second.model:
         return False
     if (first.required_text, first.current_text) == (
         second.required_text,

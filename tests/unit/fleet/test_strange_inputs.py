@@ -132,6 +132,47 @@ def test_a_log_of_two_models_says_so(tmp_path: Path) -> None:
     assert word.startswith("this text is of engines of 2 models (q3, other): settings and")
 
 
+DUMPED = (
+    "(EngineCore_DP0 pid=2452) INFO 11-27 21:27:41 [core.py:93] Initializing a V1 LLM engine "
+    "(v{}) with config: model='{}', speculative_config=None, dtype=torch.bfloat16\n"
+)
+REFUSED = (
+    "AssertionError: Workspace is locked but allocation from "
+    "'turboquant_attn.py:906:_continuation_prefill' requires {} MB, current size is 2.05 MB. "
+    "Workspace growth is not allowed after locking.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("engines", "said"),
+    [
+        ((("0.21.0", "Qwen3-4B"), ("0.24.0", "Llama-8B")), "2 models (Qwen3-4B, Llama-8B) and"),
+        ((("0.24.0", "Qwen3-4B"), ("0.21.0", "Llama-8B")), "2 models (Qwen3-4B, Llama-8B) and"),
+        ((("0.21.0", "m"), ("0.24.0", "m")), "2 versions of vLLM (0.21.0, 0.24.0): settings"),
+        ((("0.21.0", "a"), ("0.21.0", "b")), "2 models (a, b): settings"),
+    ],
+)
+@pytest.mark.parametrize("sizes", [("9.94", "12.00"), ("12.00", "9.94"), ("9.94", "")])
+def test_a_log_of_two_engines_names_no_pair_that_never_ran(
+    engines: tuple[tuple[str, str], ...], said: str, sizes: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "t").mkdir()
+    texts = [
+        DUMPED.format(*engine) + (REFUSED.format(size) if size else "INFO ok\n")
+        for engine, size in zip(engines, sizes, strict=True)
+    ]
+    (tmp_path / "t" / "seq.log").write_text("".join(texts))
+    words = ("fleet", str(tmp_path / "t"), "--no-cache", "--format", "json", "--jobs", "1")
+    told = json.loads(wstrace(*words).stdout)
+    (row,) = told["runs"]
+    ran = {(model, version) for version, model in engines}
+    assert (row["model"], row["vllm"]) in ran
+    assert said in row["words"][0]
+    died = [engine for engine, size in zip(engines, sizes, strict=True) if size]
+    assert {(e["model"], e["vllm"]) for e in told["escapes"]} == {(m, v) for v, m in died}
+    assert {(v["model"], v["vllm"]) for v in told["versions"]} <= ran
+
+
 def test_of_equal_requests_a_site_has_the_smaller_arena(tmp_path: Path) -> None:
     """The first rank has the larger one."""
     small, large = made(tmp_path, "a", ranks=2, fault="small rank")

@@ -53,25 +53,30 @@ def diagnose(text: Text, settings: Settings, given: Given) -> Diagnosis:
     findings = bounding.spread(_finding(refusal, text, settings, given) for refusal in refused)
     findings += symptoms.findings(text, settings, given, findings)
     beside = relatives(text, settings, given, findings)
-    findings = [_in_part(finding, text.part) for finding in findings]
+    findings = [_placed(finding, text.part, settings) for finding in findings]
     findings = sorted((told(finding, given) for finding in findings), key=_line)
     config = settings.resolve(_line(findings[0]) if findings else None)
-    notes = [*text.notes, *_several_models(settings)]
+    notes = [*text.notes, *_several_engines(settings)]
     if findings:
         notes += [*_unread(settings, given), *_taken_for(version_of(config))]
     return Diagnosis(text.path, findings, config, text.mentions, notes, beside)
 
 
-def _several_models(settings: Settings) -> list[str]:
-    """A word on a text of several engines: one of them has to stand for all its findings."""
-    models = settings.models()
-    if len(models) < 2:
+def _several_engines(settings: Settings) -> list[str]:
+    """A word on a text of several engines: which of them a line is of is not known for sure."""
+    kinds = (("models", "model"), ("versions of vLLM", "vllm_version"))
+    values = [(what, settings.printed(name)) for what, name in kinds]
+    several = [f"{len(v)} {what} ({_shown(v)})" for what, v in values if len(v) > 1]
+    if not several:
         return []
-    shown = ", ".join(models[:4]) + (" ..." if len(models) > 4 else "")
     return [
-        f"this text is of engines of {len(models)} models ({shown}): settings and findings are "
+        f"this text is of engines of {' and '.join(several)}: settings and findings are "
         "not told apart; give the log of each alone"
     ]
+
+
+def _shown(values: Sequence[str]) -> str:
+    return ", ".join(values[:4]) + (" ..." if len(values) > 4 else "")
 
 
 def _unread(settings: Settings, given: Given) -> list[str]:
@@ -83,8 +88,13 @@ def _unread(settings: Settings, given: Given) -> list[str]:
     ]
 
 
-def _in_part(finding: Finding, part: str) -> Finding:
-    return replace(finding, log=replace(finding.log, part=part)) if finding.log else finding
+def _placed(finding: Finding, part: str, settings: Settings) -> Finding:
+    """The finding with its part of the text, and the model of the engine that is shown."""
+    if finding.log is None:
+        return finding
+    model = settings.resolve(finding.log.at).get("model")
+    log = replace(finding.log, part=part, model=str(model) if model else None)
+    return replace(finding, log=log)
 
 
 def _taken_for(version: str | None) -> list[str]:

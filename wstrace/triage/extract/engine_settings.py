@@ -118,10 +118,11 @@ class Settings:
         unread = {i.name: str(i.value) for i in found if i.source is Source.UNREAD}
         return {name: said for name, said in sorted(unread.items()) if name not in known}
 
-    def models(self) -> list[str]:
-        """The models of the engines whose config vLLM printed, in the order of their lines."""
+    def printed(self, name: str) -> list[str]:
+        """The values of `name` of the engines whose config vLLM printed, in the order of their
+        lines."""
         found = (item for places in self._found.values() for item in places)
-        printed = [i for i in found if i.name == "model" and i.source is Source.DUMP]
+        printed = [i for i in found if i.name == name and i.source is Source.DUMP]
         printed.sort(key=lambda item: item.line)
         return list(dict.fromkeys(str(item.value) for item in printed))
 
