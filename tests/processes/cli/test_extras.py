@@ -99,6 +99,10 @@ def test_what_needs_an_extra_says_what_to_install(
     assert told.returncode in (1, 2)
     assert advice in told.stdout + told.stderr
     assert "Traceback" not in told.stderr
+    if words[0] == "fleet":
+        what, to_do = told.stderr.splitlines()
+        assert what.startswith("wstrace: ")
+        assert advice in to_do
 
 
 def test_no_command_loads_an_extra_when_it_is_imported() -> None:

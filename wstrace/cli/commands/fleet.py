@@ -89,12 +89,15 @@ def command(
         job = Job(allow_unlocked, reports, pages)
         paths, missing = _brought(uris, copies)
         done = scan(paths, store, job, chosen)
+        not_copied = list(missing)
         missing += done.failed
         fleet = Fleet(store, done.files, done.read, done.cached, missing + done.empty)
         if not done.read + done.cached:
             raise _nothing_read(uris, missing)
         if fleet.counts["unread"] == done.read + done.cached:
             raise _none_readable(uris, fleet)
+        for told in not_copied:
+            outlet.say(f"wstrace: {told}")
         _write(fleet, name, output)
     if missing:
         sys.exit(FOUND)
@@ -174,8 +177,8 @@ def _brought(uris: list[str], copies: Path) -> tuple[list[Path], list[str]]:
         if is_far(uri):
             with counting() as tell:
                 done = gather([(uri, place_named(uri))], path, None, tell, only_listed=True)
-            for wrong in done.failed:
-                outlet.say(f"wstrace: not copied: {wrong}")
+            if len(uris) == 1 and done.refused and not done.runs:
+                raise done.refused[0]
             missing += [f"not copied: {wrong}" for wrong in done.failed]
             if done.failed and not done.runs:
                 continue
