@@ -111,7 +111,7 @@ def test_table_sorts_by_numbers_and_says_so(show: Show) -> None:
 
 def test_filter_narrows_the_rows(show: Show) -> None:
     page = show(bounded(runs.many_sites(30))).open()
-    page.driver.find_element(By.ID, "filter").send_keys("big.py:7: warmed")
+    page.driver.find_element(By.ID, "filter").send_keys("big.py:7: warm-up only")
     assert len(_column(page, 0)) == 1
     assert page.driver.find_element(By.ID, "filtered").text == "1 of 30 rows"
 
