@@ -46,8 +46,7 @@ def phase_rows(run: AnalysedRun) -> list[Row]:
 def _verdict(site: RunSite) -> str:
     if site.outcome == "latent":
         return "masked" if site.warmup_bytes else "masked, never asked in warm-up"
-    unseen = site.outcome in ("warmed", "before") and site.replayed
-    return REPLAYED if unseen else OUTCOMES[site.outcome]
+    return REPLAYED if site.unknown else OUTCOMES[site.outcome]
 
 
 def run_rows(a: AnalysedRun, b: AnalysedRun) -> list[Row]:

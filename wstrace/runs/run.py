@@ -106,6 +106,11 @@ class RunSite:
         return self.captured and not self.served
 
     @property
+    def unknown(self) -> bool:
+        """Whether that is all that can be said of it: nothing worse was seen."""
+        return self.replayed and self.outcome in ("before", "warmed")
+
+    @property
     def ranks(self) -> list[Ranks]:
         """The ranks that asked here."""
         return [worker.ranks for worker, _ in self.uses]

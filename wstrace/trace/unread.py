@@ -68,12 +68,16 @@ def torn_file(file: Path) -> str:
     )
 
 
+def first_told(why: Sequence[str]) -> str:
+    """Sentences as one reason: the first `TOLD`, and how many more there are."""
+    told = "; ".join(sentence.removesuffix(".") for sentence in why[:TOLD])
+    return told if len(why) <= TOLD else f"{told}; and {len(why) - TOLD:,} more"
+
+
 def holds_nothing(folder: Path, why: Sequence[str]) -> WstraceError:
     """The error for a folder of such files alone; `why` has a sentence for each."""
-    told = "; ".join(why[:TOLD])
-    more = f"; and {len(why) - TOLD:,} more" if len(why) > TOLD else ""
     return WstraceError(
-        f"Of {plural(len(why), 'trace file')} in {folder} none can be read: {told}{more}.",
+        f"Of {plural(len(why), 'trace file')} in {folder} none can be read: {first_told(why)}.",
         "Give a trace folder made by `wstrace run`.",
     )
 

@@ -51,8 +51,6 @@ UNLOCKED = Annotated[
     bool, typer.Option("--allow-unlocked", help="A run that never locks is not inconclusive.")
 ]
 
-_TOLD: Final = 3
-"""Reasons that an error for nothing at all names."""
 FORMATS: Final = ("text", "json", "parquet", "html")
 
 
@@ -104,26 +102,26 @@ def command(
 
 
 def _nothing_read(uris: list[str], missing: list[str]) -> WstraceError:
+    from wstrace.trace.unread import first_told
+
     what = f"No trace and no log below {', '.join(uris)}"
     if not missing:
         return WstraceError(
             f"{what}.", "Give folders that `wstrace run` made, or a folder above them."
         )
-    why = "; ".join(told.removesuffix(".") for told in missing[:_TOLD])
-    more = f"; and {len(missing) - _TOLD:,} more" if len(missing) > _TOLD else ""
     return WstraceError(
-        f"{what} could be read: {why}{more}.",
+        f"{what} could be read: {first_told(missing)}.",
         "Check paths, addresses and permissions.",
     )
 
 
 def _none_readable(uris: list[str], fleet: Fleet) -> WstraceError:
     """The error for a fleet of files of which none could be read."""
+    from wstrace.trace.unread import first_told
+
     told = [*fleet.wrong, *(f"{row.run}: {row.sentence}" for row in fleet.rows())]
-    why = "; ".join(one_line(word).removesuffix(".") for word in told[:_TOLD])
-    more = f"; and {len(told) - _TOLD:,} more" if len(told) > _TOLD else ""
     return WstraceError(
-        f"Nothing below {', '.join(uris)} can be read: {why}{more}.",
+        f"Nothing below {', '.join(uris)} can be read: {first_told([*map(one_line, told)])}.",
         "Give folders that `wstrace run` made, or restore the files from where they were made.",
     )
 

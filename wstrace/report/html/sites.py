@@ -51,8 +51,7 @@ class SiteRow:
     @property
     def word(self) -> str:
         """The state as people read it."""
-        unseen = self.state in ("warmed", "before") and self.site.replayed
-        return f"in serving {REPLAYED}" if unseen else OUTCOMES[self.state]
+        return f"in serving {REPLAYED}" if self.site.unknown else OUTCOMES[self.state]
 
 
 @dataclass(frozen=True)
