@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.test_run import ENV
+from tests.processes.recorder.children import child
 from wstrace.cli import checkup
 from wstrace.findings.analysed_run import load_run
 from wstrace.recorder.record import make_trace_folder
@@ -44,16 +44,7 @@ HARMLESS = {
 def measured() -> Any:
     if find_spec("vllm") is None:
         pytest.skip("needs vLLM's own manager")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.recorder.crashes", "ci", "--times", "2"],
-        cwd=REPOSITORY,
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    done = child("crashes", "ci", "--times", "2")
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.test_run import ENV
+from tests.processes.recorder.children import child
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM's own manager")
 # Without these no failure can be written: the first leaves a note in the trace, the second a
@@ -20,20 +18,10 @@ WRITES_THE_FAILURE = {
     "wstrace.recorder.hooks.requests.refused",
     "wstrace.recorder.state.output.TraceOutput.write",
 }
-REPOSITORY = Path(__file__).parents[3]
 
 
 def test_whatever_fails_in_the_recorder_vllm_answers_as_without_it(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.recorder.injection", str(tmp_path / "trace")],
-        cwd=REPOSITORY,
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = child("injection", str(tmp_path / "trace"))
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["plain"][:2] != told["plain"][1:3]
     assert "Workspace is locked" in told["plain"][1]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.test_run import ENV
+from tests.processes.recorder.children import child
 from wstrace.findings.analysed_run import load_run
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM's own manager")
@@ -28,16 +26,7 @@ EXPECTED = {
 
 
 def test_the_refusal_is_found_and_no_code_of_a_layer_is_run(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.recorder.odd_callers", str(tmp_path)],
-        cwd=Path(__file__).parents[3],
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = child("odd_callers", str(tmp_path), seconds=300)
     assert done.stdout == "[]\n"  # nothing was asked of the layer
     for place, codes in EXPECTED.items():
         run = load_run(tmp_path / place)
